@@ -3,7 +3,7 @@
 use crate::server;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::mpsc::{self, Receiver, Sender};
 
@@ -12,7 +12,8 @@ use evring::{Application, Chunk, Close, CloseReason, Commands, Config, ConnId, C
 use shared_ring::author::System;
 use shared_ring::{Fd, Host, Linux};
 
-use server::{Server, TIMEOUT, listening, side_by_side};
+use crate::replies_ok::{answers, expect_ok};
+use server::{Server, TIMEOUT, listening, next, side_by_side};
 
 /// Maximum number of connections per address.
 const SHARE: usize = 3;
@@ -65,28 +66,32 @@ impl Reporting {
 
     /// Connects from 127.0.0.`last`.
     fn connect_from(&self, last: u8) -> TcpStream {
-        self.connect_from_address(Ipv4Addr::new(127, 0, 0, last))
+        connect_from(Ipv4Addr::new(127, 0, 0, last), self.server.address)
     }
 
     fn connect_from_address(&self, from: Ipv4Addr) -> TcpStream {
-        let mut host = Linux::default();
-        let from = IpAddr::V4(from);
-        let socket = host.socket(self.server.address, Some(from), BufferSizes::default()).unwrap();
-        // SAFETY: the descriptor is forgotten by its former owner.
-        let client = unsafe { OwnedFd::from_raw_fd(socket.as_raw_fd()) };
-        // SAFETY: the descriptor stays open during the call.
-        let fd = unsafe { Fd::lent(client.as_fd()) };
-        // The connect may still be in flight; the first operation waits for it.
-        let _ = host.connect(fd, self.server.address);
-        let client = TcpStream::from(client);
-        client.set_nonblocking(false).unwrap();
-        client.set_read_timeout(Some(TIMEOUT)).unwrap();
-        client
+        connect_from(from, self.server.address)
     }
 
     fn stop(self) -> Stats {
         self.server.stop()
     }
+}
+
+/// Connects from an address.
+fn connect_from(from: Ipv4Addr, to: SocketAddr) -> TcpStream {
+    let mut host = Linux::default();
+    let socket = host.socket(to, Some(IpAddr::V4(from)), BufferSizes::default()).unwrap();
+    // SAFETY: the descriptor is forgotten by its former owner.
+    let client = unsafe { OwnedFd::from_raw_fd(socket.as_raw_fd()) };
+    // SAFETY: the descriptor stays open during the call.
+    let fd = unsafe { Fd::lent(client.as_fd()) };
+    // The connect may still be in flight; the first operation waits for it.
+    let _ = host.connect(fd, to);
+    let client = TcpStream::from(client);
+    client.set_nonblocking(false).unwrap();
+    client.set_read_timeout(Some(TIMEOUT)).unwrap();
+    client
 }
 
 /// Returns whether a new client is served; otherwise it was reset.
@@ -224,5 +229,41 @@ fn connections_of_one_address_are_unlimited_by_default() {
         assert!(clients.iter_mut().all(is_served), "{name}");
         drop(clients);
         assert_eq!(server.stop().rejected_addresses, 0, "{name}");
+    });
+}
+
+#[test]
+fn clients_beyond_the_limit_of_their_address_closed_idle_connections() {
+    const IDLE: u8 = 20;
+    const BEYOND: usize = 20;
+    side_by_side(|name| {
+        let config = listening(1).with(|c| {
+            c.max_connections = u32::from(IDLE) + 1;
+            c.max_per_address = Some(1);
+        });
+        let (server, is_waiting, resume) = answers(name, config);
+        let connect = |last| connect_from(Ipv4Addr::new(127, 0, 0, last), server.address);
+        let mut idle: Vec<_> = (0..IDLE).map(|n| connect(10 + n)).collect();
+        for client in &mut idle {
+            client.write_all(b"x").unwrap();
+            expect_ok(name, client);
+        }
+        let mut blocked = connect(2);
+        blocked.write_all(b"wait").unwrap();
+        next(&is_waiting);
+        // The server finds them together.
+        let mut new = connect(3);
+        new.write_all(b"x").unwrap();
+        let beyond: Vec<_> = (0..BEYOND).map(|_| connect(2)).collect();
+        resume.send(()).unwrap();
+        expect_ok(name, &mut new);
+        for mut client in beyond {
+            assert!(!is_served(&mut client), "{name}");
+        }
+        drop((idle, blocked, new));
+        let stats = server.stop();
+        assert_eq!(stats.rejected_addresses, BEYOND as u64, "{name}");
+        // If the close takes longer than the interval of searches, another one is closed.
+        assert!(stats.idle_closed < u64::from(IDLE) / 2, "{name}: {stats:?}");
     });
 }

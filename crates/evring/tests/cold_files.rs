@@ -29,7 +29,7 @@ use shared_ring::nonblocking::{MAX_EXACT_READ_BYTES, MAX_READ_BYTES};
 const PARTS: u64 = 10;
 const FILE_BYTES: u64 = PARTS * File::BLOCK_BYTES;
 
-fn at() -> SocketAddr {
+pub(crate) fn at() -> SocketAddr {
     "10.0.0.1:7".parse().unwrap()
 }
 

@@ -5,11 +5,11 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use evring::sockets::BufferSizes;
-use evring::{Application, Chunk, Close, Commands, ConnId, Cx, Rx};
+use evring::{AcceptPolicy, Application, Chunk, Close, Commands, ConnId, Cx, Listener, Rx};
 
 use crate::last_replies::connect_narrow;
 use crate::replies_ok::{LARGE, answers, expect_ok};
-use crate::server::{Server, listening, one_by_one, side_by_side};
+use crate::server::{Server, ask, listening, one_by_one, side_by_side};
 
 #[test]
 fn idle_connections_blocked_new_ones() {
@@ -202,5 +202,52 @@ fn idle_connection_was_closed_for_room_without_a_word() {
         expect_ok(name, &mut new);
         drop((shaken, new));
         assert_eq!(server.stop().idle_closed, 2, "{name}");
+    });
+}
+
+/// Echoes, and is idle in between. On `!`, it stops accepting at the second listener.
+struct TurnsOff;
+
+impl Application for TurnsOff {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        if rx.bytes() == b"!" {
+            x.io.set_accept_policy(Listener(1), AcceptPolicy::Off);
+        }
+        x.io.send(x.id, Chunk::Received(rx.take()));
+        if rx.eof() {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+
+    fn is_idle(&self, _id: ConnId, _state: &()) -> bool {
+        true
+    }
+}
+
+#[test]
+fn clients_of_a_listener_that_is_off_closed_idle_connections() {
+    const IDLE: usize = 20;
+    side_by_side(|name| {
+        let config = listening(2).with(|c| c.max_connections = IDLE as u32);
+        let server = Server::start(name, config, || TurnsOff);
+        let mut idle: Vec<_> = (0..IDLE).map(|_| server.connect()).collect();
+        for client in &mut idle {
+            ask(client, "x", "x");
+        }
+        // The accept has been cancelled with the second answer.
+        ask(&mut idle[0], "!", "!");
+        ask(&mut idle[0], "x", "x");
+        let waiting: Vec<_> = (0..IDLE).map(|_| server.connect_to(1)).collect();
+        let mut new = server.connect();
+        ask(&mut new, "x", "x");
+        drop((idle, new));
+        let stats = server.stop();
+        assert_eq!(stats.accepted, IDLE as u64 + 1, "{name}");
+        // If the close takes longer than the interval of searches, another one is closed.
+        assert!(stats.idle_closed < IDLE as u64 / 2, "{name}: {stats:?}");
+        drop(waiting);
     });
 }

@@ -125,6 +125,58 @@ fn connection_that_came_while_an_accept_was_cancelled_was_reset() {
     });
 }
 
+/// Connects a client when it is stopped, and another one for each that is accepted from then on.
+struct ConnectsAgain {
+    address: SocketAddr,
+    clients: Vec<TcpStream>,
+}
+
+impl Application for ConnectsAgain {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _at: Listener) {
+        if x.io.is_stopping() {
+            self.clients.push(TcpStream::connect(self.address).unwrap());
+            x.io.close(x.id, Close::Reset);
+        } else {
+            x.io.send(x.id, Chunk::Static(b"ok"));
+        }
+    }
+
+    fn received(&mut self, _x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        rx.take();
+    }
+
+    fn stopping(&mut self, x: Cx<'_, impl Commands, ()>) {
+        self.clients.push(TcpStream::connect(self.address).unwrap());
+        x.io.close(x.id, Close::Flush);
+    }
+}
+
+#[test]
+fn clients_that_kept_coming_kept_a_listener_open_at_a_stop() {
+    const BACKLOG: u32 = 4;
+    side_by_side(|name| {
+        let address = ([127, 0, 0, 1], 0).into();
+        let socket = ListeningSocket::bind(address, &ListenOptions::new(BACKLOG)).unwrap();
+        let address = socket.address();
+        let config = listening(1).with(|c| {
+            c.listen = vec![address];
+            c.inherited = vec![socket];
+            c.backlog = BACKLOG;
+            c.max_connections = 100;
+        });
+        let server =
+            Server::start(name, config, move || ConnectsAgain { address, clients: Vec::new() });
+        let mut first = server.connect();
+        expect_ok(name, &mut first);
+        let stats = server.stop();
+        // Those of the backlog, and those that the last accept has taken.
+        assert!(stats.accepted < 20 && stats.reset_at_stop < 20, "{name}: {stats:?}");
+    });
+}
+
 #[test]
 fn connections_reset_at_a_stop_were_not_counted() {
     const CLIENTS: usize = 10;

@@ -22,6 +22,7 @@ mod file_operations;
 mod generated;
 mod generated_handlers;
 mod held_bytes;
+mod hung_reads;
 mod idle_connections;
 mod landing;
 mod last_replies;

@@ -644,6 +644,45 @@ fn partial_request_behind_a_slow_response_got_another_keep_alive_timeout() {
     }
 }
 
+/// As above, with a part of a TLS record.
+#[test]
+fn partial_record_behind_a_slow_response_got_another_keep_alive_timeout() {
+    let root = site();
+    let limits = Limits::default();
+    let mut stage = Stage::new(root.path());
+    (stage.io.blocked, stage.io.kernel_takes) = (true, true);
+    stage.feed(&get("/large.bin"));
+    stage.is_partial = true;
+    stage.feed(b"");
+    stage.pass(limits.header_timeout.max(limits.progress_interval));
+    assert_eq!(stage.io.close, None);
+    stage.unblock();
+    stage.pass(limits.progress_interval);
+    let statuses: Vec<_> =
+        responses(&stage.io.sent).iter().map(|response| response.status).collect();
+    assert_eq!((&statuses[..], stage.io.close), (&[200][..], Some(Close::Flush)));
+}
+
+/// The client sends the rest of the record after the header timeout.
+#[test]
+fn partial_record_behind_a_full_queue_began_a_request() {
+    let root = site();
+    let limits = Limits::default();
+    let mut stage = Stage::new(root.path());
+    stage.io.blocked = true;
+    stage.feed(&get("/large.bin"));
+    stage.is_partial = true;
+    stage.feed(b"");
+    assert!(stage.io.paused);
+    stage.pass(limits.header_timeout + MILLISECOND);
+    stage.unblock();
+    assert!(!stage.io.paused);
+    stage.pass(limits.header_timeout - MILLISECOND);
+    assert_eq!(stage.io.close, None);
+    stage.pass(MILLISECOND);
+    assert_eq!(stage.io.close, Some(Close::Flush));
+}
+
 /// The first check finds bytes that the client has not acknowledged.
 #[test]
 fn distant_client_was_idle_for_longer_than_the_keep_alive_timeout() {

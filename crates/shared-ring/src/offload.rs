@@ -237,6 +237,18 @@ mod tests {
         done.sort_unstable();
         assert_eq!(done, Vec::from_iter(0..100));
     }
+
+    #[test]
+    fn result_that_was_not_taken_before_a_stop_was_returned_after_it() {
+        let mut threads = OffloadThreads::new(Waker::new().unwrap());
+        let job = Job::File(FileJob::Read(Fd::from_raw(NOT_OPEN), 0..1));
+        threads.post(Token::new(OpKind::File, 0, 0), job);
+        while threads.files.shared.queues().done.is_empty() {
+            thread::yield_now();
+        }
+        assert!(threads.stop());
+        assert!(threads.take().is_none());
+    }
 }
 
 #[cfg(all(test, loom))]

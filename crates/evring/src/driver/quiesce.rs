@@ -46,13 +46,14 @@ impl<K: Submit, A: Application> Driver<K, A> {
     pub(super) fn close_listeners(&mut self) {
         for listener in 0..self.io.listeners.len() {
             let Io { listeners, kernel, .. } = &mut self.io;
+            let state = &mut listeners[listener];
             // Other owners of the socket have no part in this server's overload.
-            listeners[listener].lift_limit(kernel);
-            if !listeners[listener].is_accepting() && !self.accept_waiting(listener) {
-                continue;
+            state.lift_limit(kernel);
+            state.clear_retry();
+            if state.is_accepting() || self.empty_backlog(listener) {
+                let Io { listeners, kernel, .. } = &mut self.io;
+                listeners[listener].close(kernel);
             }
-            let Io { listeners, kernel, .. } = &mut self.io;
-            listeners[listener].close(kernel);
         }
         if self.io.listeners.iter().all(ListenerState::is_closed) {
             self.remote.set_listeners_closed();
@@ -61,31 +62,21 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     /// Accepts the connections in a listener's backlog: closing the listener would reset them. If another process
     /// has the socket, too, it was not woken for those that woke an accept that was being cancelled (as io_uring
-    /// wakes one accept of a socket). If there is no room, a server that stops resets and counts them; one that
-    /// retires, or whose socket another process keeps open, leaves them to other owners of the socket.
-    ///
-    /// Returns false if some wait for the places of connections that are closing; they are accepted later.
-    fn accept_waiting(&mut self, listener: usize) -> bool {
+    /// wakes one accept of a socket). Returns false if some wait for room.
+    fn empty_backlog(&mut self, listener: usize) -> bool {
         loop {
             let state = &self.io.listeners[listener];
-            // The kernel queues one more connection than the backlog. Clients that come later do not keep the listener open.
-            let Some(socket) = state.socket().filter(|_| state.taken_at_end <= state.length())
-            else {
-                return true;
+            let Some(socket) = state.socket() else { return true };
+            let resets = match self.io.last_accept(state) {
+                LastAccept::Admits => false,
+                LastAccept::Resets => true,
+                LastAccept::WaitsForRoom => return false,
+                LastAccept::LeavesToOthers => return true,
             };
-            let has_room = !state.is_off() && self.io.accepts();
-            let resets = self.io.stopping && !self.io.retiring && !state.is_shared();
-            if !has_room && !resets {
-                return true;
-            }
-            if !has_room && queued(state, &self.io.kernel) > 0 && self.io.gets_room() {
-                self.io.listeners[listener].clear_retry();
-                return false;
-            }
             let accepted = self.io.kernel.host_mut().accept(socket);
             self.io.listeners[listener].taken_at_end += 1;
             match accepted {
-                Ok(peer) if !has_room => {
+                Ok(peer) if resets => {
                     self.io.stats.reset_at_stop += 1;
                     self.reset(peer, None);
                 }
@@ -185,6 +176,35 @@ impl<K: Submit, A: Application> Driver<K, A> {
             }
         }
         self.flush();
+    }
+}
+
+/// What a server that ends does with the next connection in a listener's backlog.
+enum LastAccept {
+    Admits,
+    Resets,
+    WaitsForRoom,
+    LeavesToOthers,
+}
+
+impl<K: Submit> Io<K> {
+    /// Returns what to do with the next connection in a listener's backlog. If there is no room, a server that stops
+    /// resets and counts it; one that retires, or whose socket another process keeps open, leaves it to other owners.
+    fn last_accept(&self, state: &ListenerState) -> LastAccept {
+        // The kernel queues one more connection than the backlog. Clients that come later do not keep the listener open.
+        if state.taken_at_end > state.length() {
+            return LastAccept::LeavesToOthers;
+        }
+        if !state.is_off() && self.accepts() {
+            return LastAccept::Admits;
+        }
+        if !self.stopping || self.retiring || state.is_shared() {
+            return LastAccept::LeavesToOthers;
+        }
+        if queued(state, &self.kernel) > 0 && self.gets_room() {
+            return LastAccept::WaitsForRoom;
+        }
+        LastAccept::Resets
     }
 }
 

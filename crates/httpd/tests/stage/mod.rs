@@ -80,6 +80,8 @@ pub(crate) struct Stage {
     pub(crate) app: Site,
     pub(crate) io: Io,
     pub(crate) state: State,
+    /// A part of a TLS record follows the unconsumed bytes.
+    pub(crate) is_partial: bool,
     tail: Vec<u8>,
     eof: bool,
 }
@@ -121,7 +123,8 @@ impl Stage {
             resumed: false,
             waiting: VecDeque::new(),
         };
-        let mut stage = Stage { app, io, state: State::default(), tail: Vec::new(), eof: false };
+        let (state, tail) = (State::default(), Vec::new());
+        let mut stage = Stage { app, io, state, is_partial: false, tail, eof: false };
         stage.connect();
         stage
     }
@@ -130,7 +133,7 @@ impl Stage {
     pub(crate) fn connect(&mut self) {
         self.state = State::default();
         self.tail.clear();
-        self.eof = false;
+        (self.is_partial, self.eof) = (false, false);
         self.io.sent.clear();
         self.io.waiting.clear();
         (self.io.close, self.io.paused, self.io.resumed, self.io.high) =
@@ -208,9 +211,9 @@ impl Stage {
         if self.io.paused || self.io.close.is_some() {
             return;
         }
-        let Stage { app, io, state, tail, eof } = self;
+        let Stage { app, io, state, is_partial, tail, eof } = self;
         let len = tail.len();
-        let mut rx = Rx::borrowed(tail, *eof);
+        let mut rx = Rx::borrowed(tail, *eof).partial(*is_partial);
         app.received(Cx { io, id: ID, state, others: Others::none() }, &mut rx);
         let remaining = rx.bytes().len();
         tail.drain(..len - remaining);

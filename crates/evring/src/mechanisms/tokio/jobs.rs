@@ -101,3 +101,29 @@ unsafe impl Offload for Jobs {
         has_ended
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+
+    use shared_ring::author::FileJob;
+    use shared_ring::{Fd, OpKind};
+
+    use super::*;
+
+    #[test]
+    fn result_that_was_not_taken_before_a_stop_was_returned_after_it() {
+        let mut jobs = Jobs::default();
+        let token = Token::new(OpKind::File, 0, 0);
+        let file = File::open("/dev/null").unwrap();
+        // SAFETY: the file is open until the test ends.
+        let fd = unsafe { Fd::lent(file.as_fd()) };
+        jobs.post(token, Job::File(FileJob::Read(fd, 0..1)));
+        let result = jobs.queue().run(token).unwrap();
+        // SAFETY: the job has run.
+        unsafe { jobs.ended(token, result) };
+        assert!(jobs.stop());
+        assert!(jobs.take().is_none());
+    }
+}
