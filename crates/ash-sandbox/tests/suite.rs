@@ -9,11 +9,14 @@ mod fragments;
 #[cfg(feature = "sandbox")]
 mod generated;
 mod generated_modules;
+mod governor;
 mod kept;
 mod known_answers;
 #[cfg(feature = "sandbox")]
 mod memory;
 mod model;
+mod modules;
+mod operations;
 mod planted_pointers;
 mod rules;
 mod sandbox;

@@ -1,6 +1,7 @@
 //! The bytes that the access log and the metrics have, of clients that leave in the middle of a response.
 #![cfg(all(feature = "metrics", feature = "tls"))]
 
+use crate::authority::Authority;
 use crate::{serving, tls};
 
 use std::fs::{self, File};
@@ -15,7 +16,7 @@ use evring_httpd::body::Body;
 use evring_httpd::options::{AccessLog, TlsOptions};
 use evring_httpd::{Builder, Request, Response, Server};
 use serving::{Client, connect, on_every_backend};
-use tls::{Authority, BOTH};
+use tls::BOTH;
 
 /// More than all buffers between server and client have.
 const LEN: u64 = 256 << 20;

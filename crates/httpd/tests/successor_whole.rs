@@ -1,9 +1,11 @@
 //! Work in progress on a process ends whole when another process takes its place, with TLS and without.
 #![cfg(all(feature = "cli", feature = "tls"))]
 
+use crate::authority::Authority;
 use crate::serving::available;
 use crate::serving::program::{Serving, httpd};
-use crate::tls::{Authority, BOTH, tcp};
+use crate::successor::process;
+use crate::tls::{BOTH, tcp};
 
 use std::fs;
 use std::io::{BufRead, Read, Write};
@@ -14,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use evring_httpd::evring_tls::rustls::{ClientConfig, ClientConnection, StreamOwned};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 
 /// More than the sockets of a connection take.
 const LARGE: usize = 24 << 20;
@@ -104,11 +106,6 @@ fn receive_until(stream: &mut dyn Stream, end: &[u8]) -> Vec<u8> {
         received.push(byte[0]);
     }
     received
-}
-
-/// Returns the process whose number is in a file.
-fn process(file: &Path) -> Pid {
-    Pid::from_raw(fs::read_to_string(file).unwrap().trim_end().parse().unwrap()).unwrap()
 }
 
 /// Starts a successor, and waits until the process before accepts no more.

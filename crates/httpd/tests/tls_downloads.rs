@@ -1,9 +1,10 @@
 //! Downloads with TLS by each policy for sending files, on every mechanism.
 #![cfg(feature = "tls")]
 
+use crate::authority::Authority;
 use crate::downloads::changes::{Change, restore};
 use crate::downloads::{Files, on_all};
-use crate::tls::{Authority, BOTH, connect};
+use crate::tls::{BOTH, connect};
 
 use std::path::Path;
 use std::sync::Arc;

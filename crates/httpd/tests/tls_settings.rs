@@ -1,8 +1,10 @@
 //! The effects of TLS settings on clients: the certificate for each, and fields for TLS only.
 #![cfg(feature = "tls")]
 
+use crate::authority::Authority;
 use crate::serving;
-use crate::tls::{Authority, BOTH, body, connect, get, sent_certificate, start, tcp};
+use crate::tls::{BOTH, body, connect, get, start, tcp};
+use crate::tls_certificates::sent_certificate;
 
 use std::fs;
 use std::io::{BufRead, Read, Write};

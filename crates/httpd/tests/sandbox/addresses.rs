@@ -13,6 +13,7 @@ use evring_httpd::handlers::SandboxedHandler;
 use evring_httpd::sandbox::{Policy, Sandboxer};
 use rustix::process::Signal;
 
+use crate::authority::Authority;
 use crate::sandbox::{compiled, counter, handler, serve_at_two};
 #[cfg(feature = "tls")]
 use crate::sandbox::{root, without_admission};
@@ -96,7 +97,7 @@ fn handler_stays_bound_to_its_address_after_a_reload() {
 #[test]
 #[cfg(feature = "tls")]
 fn handler_of_an_address_with_tls_gets_what_is_decrypted() {
-    let (authority, root) = (tls::Authority::new(), root());
+    let (authority, root) = (Authority::new(), root());
     let sandboxer = Sandboxer::new(Policy::default()).unwrap();
     let ash = sandboxer.load(&fs::read(handler("hello.wasm")).unwrap()).unwrap();
     let at: SocketAddr = "127.0.0.1:0".parse().unwrap();
