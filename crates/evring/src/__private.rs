@@ -4,4 +4,4 @@
 pub use crate::driver::Usage;
 pub use crate::input_file::read as read_input_file;
 pub use crate::wheel::TimerWheel;
-pub use shared_ring::__private::discard_panic;
+pub use shared_ring::__private::catch_panic;

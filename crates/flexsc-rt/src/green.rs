@@ -50,7 +50,7 @@ use std::{fmt, io, mem, thread};
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
-use shared_ring::__private::discard_panic;
+use shared_ring::__private::catch_panic;
 
 use crate::error::Error;
 use crate::future::Runtime;
@@ -394,9 +394,7 @@ impl Scheduler {
             of_result.set(Some(outcome));
             of_thread.ended.set(true);
             // A result that nothing joins is dropped here; its panic, too.
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(of_result))) {
-                discard_panic(panic);
-            }
+            catch_panic(|| drop(of_result));
             if let Some(joiner) = of_thread.joiner.take() {
                 joiner.wake();
             }

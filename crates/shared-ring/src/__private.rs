@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 pub use crate::datagram::write as write_datagram;
-pub use crate::panics::discard_panic;
+pub use crate::panics::catch_panic;
 pub use crate::table::Table;
 use crate::{BufferPool, GatherList, RxBuf};
 

@@ -7,12 +7,11 @@ use std::fmt;
 use std::io::IoSlice;
 use std::mem::{self, ManuallyDrop};
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::{Buf, Bytes};
 
 use crate::RxBuf;
-use crate::panics::discard_panic;
+use crate::panics::catch_panic;
 
 /// Bytes to send, in order: copies, constants, shared and received memory.
 ///
@@ -54,9 +53,7 @@ impl Drop for SharedBytes {
 /// the connection, and the bytes can be dropped anywhere. The panic hook has reported it.
 #[inline]
 pub fn discard(bytes: Bytes) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(bytes))) {
-        discard_panic(panic);
-    }
+    catch_panic(|| drop(bytes));
 }
 
 /// A gather list in the format of sendmsg(2); it must not move while the kernel reads it.

@@ -1,12 +1,17 @@
-//! Payloads of panics that were caught.
+//! Panics of code that belongs to others.
 
 use std::any::Any;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Drops the payload of a panic that was caught. If that panics too, leaks the payload of the second panic, so that
-/// there is no third one.
-pub fn discard_panic(payload: Box<dyn Any + Send>) {
+/// Calls a function. Returns `None` if it panics, and drops the payload of the panic. If that panics too, leaks the
+/// payload of the second panic, so that there is no third one.
+#[inline]
+pub fn catch_panic<T>(call: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(discard).ok()
+}
+
+fn discard(payload: Box<dyn Any + Send>) {
     if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         mem::forget(second);
     }
@@ -34,7 +39,7 @@ mod tests {
     fn payload_of_a_panic_leaked() {
         let count = Arc::new(());
         let counted = Arc::clone(&count);
-        discard_panic(catch_unwind(|| panic_any(counted)).unwrap_err());
+        assert_eq!(catch_panic(|| panic_any(counted)), None::<()>);
         assert_eq!(Arc::strong_count(&count), 1);
     }
 
@@ -43,7 +48,7 @@ mod tests {
         for depth in 0..3 {
             let count = Arc::new(());
             let payload = Fragile(Arc::clone(&count), depth);
-            discard_panic(catch_unwind(AssertUnwindSafe(|| panic_any(payload))).unwrap_err());
+            assert_eq!(catch_panic(|| panic_any(payload)), None::<()>);
             assert_eq!(Arc::strong_count(&count), 1);
         }
     }

@@ -2,9 +2,8 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use evring::__private::discard_panic;
+use evring::__private::catch_panic;
 use tracing::error;
 
 use crate::message::status::Status;
@@ -14,8 +13,7 @@ use crate::message::status::Status;
 /// # Errors
 /// 500 if it panics.
 pub(crate) fn guard<T>(call: impl FnOnce() -> T) -> Result<T, Status> {
-    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
-        discard_panic(panic);
+    catch_panic(call).ok_or_else(|| {
         error!("handler panicked");
         Status::INTERNAL
     })

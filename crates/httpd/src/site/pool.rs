@@ -3,12 +3,11 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use evring::__private::discard_panic;
+use evring::__private::catch_panic;
 use http::StatusCode;
 use http::header::{HeaderValue, RETRY_AFTER};
 
@@ -135,9 +134,7 @@ impl Queue {
             };
             calls.idle -= 1;
             drop(calls);
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call.run())) {
-                discard_panic(panic);
-            }
+            catch_panic(|| call.run());
             calls = self.lock();
             calls.idle += 1;
         }
