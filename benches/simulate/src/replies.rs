@@ -57,9 +57,13 @@ impl Replies {
     /// # Errors
     /// If they differ from the expected ones.
     pub(super) fn compare(&mut self, new: &[u8]) -> Result<usize, String> {
-        if !self.accepts(new) {
+        if let Err(wrong) = self.accept(new) {
             let expected: Vec<u8> = self.bytes.iter().copied().take(new.len().max(1)).collect();
-            return Err(format!("expected \"{}\", received \"{}\"", show(&expected), show(new)));
+            return Err(format!(
+                "expected \"{}\", received \"{}\", of which {wrong}",
+                show(&expected),
+                show(new)
+            ));
         }
         self.bytes.drain(..new.len());
         self.received += new.len();
@@ -69,21 +73,33 @@ impl Replies {
         Ok(new.len())
     }
 
-    /// Returns whether new bytes are the expected ones, except in files, which may have changed.
-    fn accepts(&mut self, new: &[u8]) -> bool {
+    /// Compares new bytes with the expected ones, except in files, which may have changed.
+    ///
+    /// # Errors
+    /// The first one that differs.
+    fn accept(&mut self, new: &[u8]) -> Result<(), String> {
         let mut files = self.files.iter_mut().peekable();
-        let mut accepts = |at, byte, expected| {
+        for (at, (byte, expected)) in (self.received..).zip(new.iter().zip(&self.bytes)) {
             while files.next_if(|file| file.range.end <= at).is_some() {}
+            let n = at - self.received;
             match files.peek_mut().filter(|file| file.range.contains(&at)) {
                 Some(file) => {
-                    file.versions.accepts(&PATTERN, file.start + at - file.range.start, byte)
+                    let offset = file.start + at - file.range.start;
+                    if !file.versions.accepts(&PATTERN, offset, *byte) {
+                        return Err(format!(
+                            "number {n}, at {offset} of a file, {}",
+                            file.versions
+                        ));
+                    }
                 }
-                None => byte == expected,
+                None if byte != expected => return Err(format!("number {n} differs")),
+                None => {}
             }
-        };
-        let mut bytes = (self.received..).zip(new.iter().zip(&self.bytes));
-        new.len() <= self.bytes.len()
-            && bytes.all(|(at, (byte, expected))| accepts(at, *byte, *expected))
+        }
+        match new.len().saturating_sub(self.bytes.len()) {
+            0 => Ok(()),
+            more => Err(format!("{more} are too many")),
+        }
     }
 
     pub(super) fn outstanding(&self) -> Option<String> {

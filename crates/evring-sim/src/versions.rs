@@ -1,5 +1,7 @@
 //! Contents of files that change: each byte shows the version of the file that it is of.
 
+use std::fmt;
+
 use shared_ring::files::File;
 
 /// Number of versions that differ. Later ones look like these again.
@@ -47,6 +49,15 @@ impl FileVersions {
             let max = if from.is_multiple_of(BLOCK_BYTES) { PIECE_BYTES } else { BLOCK_BYTES };
             from / max == at / max
         })
+    }
+}
+
+impl fmt::Display for FileVersions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.switched_at {
+            Some(at) => write!(f, "of which another version began at {at}"),
+            None => f.write_str("of one version so far"),
+        }
     }
 }
 

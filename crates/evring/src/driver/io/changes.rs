@@ -138,7 +138,8 @@ fn contents_of_read<K: Submit>(
     } else if looks_at(start, read_to, is_last) {
         version.contents(host, file, start, now)
     } else {
-        Contents::Same
+        // Not noted: they may be newer than the metadata that were looked at last.
+        return Contents::Same;
     };
     if contents == Contents::Same && !is_last {
         version.note_read(read_to, bytes);
@@ -148,9 +149,35 @@ fn contents_of_read<K: Submit>(
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::fd::OwnedFd;
+
+    use shared_ring::poller::Poll;
+    use shared_ring::{Engine, EngineConfig, Host};
+
     use super::*;
 
     const BLOCK: u64 = File::BLOCK_BYTES;
+
+    #[test]
+    fn bytes_that_were_read_without_a_look_at_the_file_were_noted() {
+        const PART: usize = 1024;
+        let mut kernel = Engine::new(Poll::default(), &EngineConfig::new(1, 1, 1)).unwrap();
+        let path = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&path, vec![0; 6 * BLOCK as usize]).unwrap();
+        let file = File::from(OwnedFd::from(fs::File::open(&path).unwrap()));
+        file.note_metadata(&kernel.host_mut().file_metadata(&file).unwrap());
+        let mut versions = Versions::default();
+        let mut read = |start, is_begun, byte| {
+            let queued = QueuedFile { file: file.clone(), left: start..6 * BLOCK, is_begun };
+            contents_of_read(&kernel, &mut versions, 0, &queued, &[byte; PART])
+        };
+        assert_eq!(read(BLOCK - PART as u64, false, 0), Contents::Same);
+        fs::write(&path, vec![1; 6 * BLOCK as usize + 1]).unwrap();
+        // Far from the bytes that were noted, and within a block.
+        assert_eq!(read(5 * BLOCK - PART as u64, true, 1), Contents::Same);
+        assert_eq!(read(5 * BLOCK, true, 1), Contents::Changed);
+    }
 
     #[test]
     fn file_is_looked_at_when_a_piece_enters_a_block_and_at_the_end() {
