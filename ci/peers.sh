@@ -8,9 +8,9 @@ need openssl openssl
 need nginx nginx-light
 need testssl testssl.sh
 
-cargo build --release --quiet -p evring-httpd -p examples
-bin=$target/release
-# The debug builds of the examples, which their tests use.
+# The debug builds, with the features that they have in the tests. They check for overflows.
+cargo build --workspace --quiet --bin httpd --bin proxy
+bin=$target/debug
 cargo test --workspace --features web-examples/sqlite --quiet --no-run --test json_api --test programs
 work=$(mktemp -d)
 pids=()

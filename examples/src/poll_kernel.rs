@@ -14,8 +14,8 @@ use evring::{Config, StartError};
 use shared_ring::author::{Continued, Operations, Process, Read, System, WakeSignal};
 use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 use shared_ring::{
-    Completion, Counters, EngineConfig, Errno, Fd, Kernel, KernelError, Linux, Op, OpKind, Outcome,
-    Submit, SubmitError, Submitted, Token, Waker,
+    Completion, Counters, EngineConfig, Errno, Fd, Kernel, KernelError, Linux, Op, Outcome, Submit,
+    SubmitError, Submitted, Token, Waker,
 };
 
 /// A mechanism over [`PollKernel`].
@@ -35,6 +35,7 @@ impl Mechanism for OwnPoll {
 }
 
 /// A kernel over poll(2).
+#[derive(Debug)]
 pub struct PollKernel {
     /// For each socket, whether it is in `waiting`.
     operations: Operations<Linux, bool>,
@@ -45,12 +46,6 @@ pub struct PollKernel {
     waker: Waker,
     now: Instant,
     process: Process,
-}
-
-impl std::fmt::Debug for PollKernel {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PollKernel").field("waiting", &self.waiting.len()).finish_non_exhaustive()
-    }
 }
 
 impl PollKernel {
@@ -110,8 +105,7 @@ impl PollKernel {
         while let Some(continued) = self.operations.next_offloaded() {
             self.continued(continued);
         }
-        let token = Token::new(OpKind::Wake, 0, 0);
-        self.done.push_back(Completion::more(token, Outcome::Woken));
+        self.done.push_back(Completion::woken());
     }
 }
 
@@ -192,8 +186,8 @@ impl Kernel for PollKernel {
             _ if !self.done.is_empty() => 0,
             None => -1,
             Some(at) => {
-                let wait = at.saturating_duration_since(Instant::now());
-                let wait = wait + Duration::from_micros(999);
+                let wait =
+                    at.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
                 i32::try_from(wait.as_millis()).unwrap_or(i32::MAX)
             }
         };
@@ -203,11 +197,8 @@ impl Kernel for PollKernel {
         // SAFETY: the array has this length.
         if unsafe { libc::poll(array, len as libc::nfds_t, timeout) } < 0 {
             let error = io::Error::last_os_error();
-            return if error.kind() == io::ErrorKind::Interrupted {
-                Ok(())
-            } else {
-                Err(failed(error))
-            };
+            let is_interrupted = error.kind() == io::ErrorKind::Interrupted;
+            return if is_interrupted { Ok(()) } else { Err(failed(error)) };
         }
         self.now = Instant::now();
         for at in 1..len {
@@ -226,8 +217,6 @@ impl Kernel for PollKernel {
         self.operations.counters.completions += 1;
         Some(completion)
     }
-
-    fn reap(&mut self) {}
 }
 
 impl Drop for PollKernel {

@@ -299,7 +299,7 @@ impl<P: Poller, S: System> Engine<P, S> {
             let completion = self.continued(continued);
             self.done.extend(completion);
         }
-        Completion::more(Token::new(OpKind::Wake, 0, 0), Outcome::Woken)
+        Completion::woken()
     }
 
     /// Goes on with the next thing that this turn has to do.

@@ -114,8 +114,8 @@ pub trait Kernel: Submit {
     /// so that a request can be answered while it is in the CPU cache.
     fn next(&mut self) -> Option<Completion>;
 
-    /// Adds completions that have landed since to this turn, without a system call.
-    fn reap(&mut self);
+    /// Adds completions that have landed since to this turn, without a system call. By default, there are none.
+    fn reap(&mut self) {}
 }
 
 /// Calls of a machine that need no operation: socket setup, clocks, randomness.

@@ -214,6 +214,11 @@ impl Completion {
         Completion { token, outcome, is_last: false, was_cold: false }
     }
 
+    /// Creates the completion of a wake-up.
+    pub fn woken() -> Self {
+        Completion::more(Token::WAKE, Outcome::Woken)
+    }
+
     /// Creates the last completion of an operation that a thread has executed, perhaps as it found a part of a file that was
     /// not in the page cache.
     pub fn by_thread(token: Token, outcome: Outcome, was_cold: bool) -> Self {

@@ -78,6 +78,9 @@ impl Token {
     /// Number of generations; they are counted modulo this.
     pub const GENERATIONS: u32 = 1 << 24;
 
+    /// The token of wake-ups.
+    pub const WAKE: Token = Token::new(OpKind::Wake, 0, 0);
+
     /// Returns the token of the operation of `kind` for `slot` in `generation`, modulo
     /// [`Token::GENERATIONS`].
     pub const fn new(kind: OpKind, slot: u32, generation: u32) -> Self {

@@ -28,8 +28,8 @@ use shared_ring::calls::Executor as By;
 use shared_ring::files::File;
 use shared_ring::nonblocking;
 use shared_ring::{
-    Completion, Counters, EngineConfig, Host, Kernel, KernelError, Occupancy, Op, OpKind, Outcome,
-    Socket, Submit, SubmitError, SubmitErrorKind, Submitted, Token, Waker,
+    Completion, Counters, EngineConfig, Host, Kernel, KernelError, Occupancy, Op, OpKind, Socket,
+    Submit, SubmitError, SubmitErrorKind, Submitted, Token, Waker,
 };
 
 use super::host::{self, Machine};
@@ -45,9 +45,6 @@ const ACCEPTS: u16 = 16;
 
 /// Accepts outstanding beyond the first one of each listener, at most.
 const MORE_ACCEPTS: u16 = 1024;
-
-/// The waker's entry.
-const WAKE: Token = Token::new(OpKind::Wake, 0, 0);
 
 /// Entries of closes of files.
 const CLOSE_FILE: Token = Token::new(OpKind::Wake, 1, 0);
@@ -144,7 +141,7 @@ impl FlexScKernel {
         let offload = system.offload(waker.clone());
         let now = system.clock();
         let mut kernel = FlexScKernel {
-            owners: vec![WAKE; pages.entries()].into_boxed_slice(),
+            owners: vec![Token::WAKE; pages.entries()].into_boxed_slice(),
             pages,
             in_flight: InFlightTable::new(config.operations),
             operations: Operations::new(system, config, offload),
@@ -175,7 +172,7 @@ impl FlexScKernel {
         // SAFETY: it makes no call.
         let posted = unsafe { self.pages.post(&wake) };
         let id = posted.expect("there are more entries than operations");
-        self.owners[id.index()] = WAKE;
+        self.owners[id.index()] = Token::WAKE;
     }
 
     /// Uses the completions of the pages.
@@ -183,7 +180,7 @@ impl FlexScKernel {
         while let Some(index) = self.pages.next_done() {
             let (id, result) = self.pages.take_raw(index);
             let token = self.owners[id.index()];
-            if token == WAKE {
+            if token == Token::WAKE {
                 self.on_wake();
                 continue;
             }
@@ -208,7 +205,7 @@ impl FlexScKernel {
                 Continued::Waits(..) => unreachable!("no operation of sockets is submitted to it"),
             }
         }
-        self.done.push_back(Completion::more(WAKE, Outcome::Woken));
+        self.done.push_back(Completion::woken());
         self.wait_for_wakes();
     }
 
@@ -424,8 +421,6 @@ impl Kernel for FlexScKernel {
         self.operations.counters.completions += 1;
         Some(completion)
     }
-
-    fn reap(&mut self) {}
 }
 
 impl Drop for FlexScKernel {

@@ -213,7 +213,7 @@ impl<R: Ring> UringKernel<R> {
             let ended = self.offloaded(token, result);
             self.done.extend(ended);
         }
-        Some(Completion::more(Token::new(OpKind::Wake, 0, 0), Outcome::Woken))
+        Some(Completion::woken())
     }
 
     /// Continues an operation whose job a thread has run.

@@ -328,8 +328,7 @@ impl<R: Ring> UringKernel<R> {
         }
         let fd = Raw(self.waker.fd().raw());
         let into = (&raw mut *self.owned.wake).cast();
-        let token = Token::new(OpKind::Wake, 0, 0);
-        let read = opcode::Read::new(fd, into, 8).build().user_data(token.bits());
+        let read = opcode::Read::new(fd, into, 8).build().user_data(Token::WAKE.bits());
         // SAFETY: its destination is a box of `owned`.
         self.wake_in_flight = unsafe { self.ring.push(&read) };
         Ok(())
@@ -387,7 +386,7 @@ impl<R: Ring> UringKernel<R> {
             }
         }
         if self.wake_in_flight {
-            self.cancels.push_back(Token::new(OpKind::Wake, 0, 0));
+            self.cancels.push_back(Token::WAKE);
         }
         if self.streams > 0 {
             self.cancels.push_back(Token::new(OpKind::Cancel, 0, 0));

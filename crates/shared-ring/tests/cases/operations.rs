@@ -29,10 +29,9 @@ pub(crate) fn turn_does_not_wait_while_completions_remain(mut kernel: impl Kerne
 
 pub(crate) fn wake_from_another_thread_ends_a_wait(mut kernel: impl Kernel, far: &impl Far) {
     let waker = kernel.waker();
-    let token = Token::new(OpKind::Wake, 0, 0);
     for _ in 0..20 {
         far.wake(waker.clone());
-        let woken = next(&mut kernel, &mut Batch::new(), token);
+        let woken = next(&mut kernel, &mut Batch::new(), Token::WAKE);
         assert!(matches!(woken.outcome, Outcome::Woken) && !woken.is_last);
     }
 }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use shared_ring::{Completion, Errno, Fd, OpKind, Outcome, Submit, Token};
+use shared_ring::{Completion, Errno, Fd, Submit, Token};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
@@ -148,8 +148,7 @@ impl<A: Application + 'static, I: Fn(&Driver<TokioSubmit, A>) + 'static> TokioSe
                     ready?.clear_ready();
                     self.step(|driver| {
                         driver.io.kernel.waker.drain();
-                        let token = Token::new(OpKind::Wake, 0, 0);
-                        driver.complete(Completion::more(token, Outcome::Woken));
+                        driver.complete(Completion::woken());
                     });
                 }
             }
