@@ -25,8 +25,8 @@ const STOP_MARGIN: Duration = Duration::from_millis(1_100);
 /// a ring, and its own.
 const DROP_MARGIN: Duration = Duration::from_millis(2_000 + 5_000 + 200);
 
-/// Maximum number of files that a server without a limit of open files has open besides those that are queued.
-const MAX_OTHER_FILES: usize = 256;
+/// Maximum number of files that posted calls of FlexSC close.
+const MAX_CLOSING_FILES: usize = 256;
 
 /// Returns a function that fails the run if a server exceeds a bound.
 ///
@@ -44,7 +44,7 @@ pub(super) fn check(
 ) -> impl FnMut(&Usage) + use<> {
     let (machine, config) = (machine.clone(), config.clone());
     let stop_time = Rc::clone(stop_time);
-    let posts_receives = mechanism == Mechanism::FlexSc;
+    let is_flexsc = mechanism == Mechanism::FlexSc;
     let buffers = if mechanism.is_uring() { 2 * usize::from(config.buffers) } else { 1 };
     let landed = buffers * config.buffer_size as usize;
     let reached = |max: &u32| *max < UNREACHED_PER_ADDRESS;
@@ -66,7 +66,7 @@ pub(super) fn check(
         refused = (usage.rejected_addresses, usage.rejected_networks);
         let exceeded = usage
             .exceeded(&config, landed)
-            .or_else(|| exceeded(usage, &used, &config, posts_receives, max_open_files));
+            .or_else(|| exceeded(usage, &used, &config, is_flexsc, max_open_files));
         if let Some((subject, value, max)) = exceeded {
             machine.fail(format!("bound exceeded: {subject}: {value}, at most {max}"));
         }
@@ -137,18 +137,19 @@ fn exceeded(
     usage: &Usage,
     used: &MachineUsage,
     config: &Config,
-    posts_receives: bool,
+    is_flexsc: bool,
     max_open_files: Option<usize>,
 ) -> Option<(&'static str, usize, usize)> {
-    let unlimited = usage.all_queued_files + MAX_OTHER_FILES;
+    let closing = if is_flexsc { MAX_CLOSING_FILES } else { 0 };
     let files = config.roots.len()
+        + closing
         + usage.file_ops
         + usage.completed_file_ops
         + usage.deferred_file_ops
         + usage.connections
-        + max_open_files.unwrap_or(unlimited);
+        + max_open_files.unwrap_or(usage.all_queued_files);
     let all_buffers = usize::from(used.buffers);
-    let buffers = if posts_receives { all_buffers } else { all_buffers * 3 / 4 };
+    let buffers = if is_flexsc { all_buffers } else { all_buffers * 3 / 4 };
     let operations = 3 * usage.connections + usage.file_ops + usage.listeners;
     let bounds = [
         ("memory of a send", used.largest_send, Usage::max_queue_memory(config)),

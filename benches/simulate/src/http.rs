@@ -317,7 +317,9 @@ impl HttpModel {
         let failed = [Fault::TableFull, Fault::SlowDisk, Fault::DiskHangs]
             .iter()
             .any(|f| net.has_happened(*f))
-            || expected.has_happened(net, Fault::DiskError);
+            || expected.has_happened(net, Fault::DiskError)
+            // Each request for a large file that has just changed opens it, so that none may be left for others.
+            || status == 503 && net.has_happened(Fault::FileChanges);
         let excused = expected.file.is_some() && failed && (500..600).contains(&status);
         let too_slow = status == 408 && net.has_stalled(conn);
         let changed = expected.has_happened(net, Fault::FileChanges);
