@@ -223,6 +223,8 @@ impl<T, K: Copy + Eq + Hash> EventManager<T, K> {
                 && self.table.state(id) == Some(PairState::RR)
             {
                 self.counters.released += 1;
+                // Those of other pairs come before the next one of this pair.
+                self.ready.rotate_left(1);
                 return Some((id, self.take(first)));
             }
             self.ready.pop_front();

@@ -237,3 +237,29 @@ fn longest_delay_overflowed_the_time() {
     assert!(manager.next_deadline() > Some(now + MAX_DELAY));
     assert_eq!(manager.next(now), None);
 }
+
+#[test]
+fn pair_whose_handler_reports_another_event_each_time_kept_others_waiting() {
+    let mut manager = EventManager::new(&Config::default());
+    let now = Instant::now();
+    let pairs = [0, 1].map(|pair| {
+        let (pre, post) = (
+            Event::new(pair, EventKind::DiskReadResponse),
+            Event::new(10 + pair, EventKind::NetworkWriteRequest),
+        );
+        let id = manager.add(pre, post, Readiness::Wait).unwrap();
+        assert_eq!(manager.deliver(id, 0, now), Delivery::Deferred);
+        manager.deliver(id, 1, now);
+        id
+    });
+    for id in pairs {
+        assert!(manager.set_post(id, Readiness::Ready));
+    }
+    let mut released = [0; 2];
+    for event in 2..12 {
+        let (id, _) = manager.next(now).unwrap();
+        manager.deliver(id, event, now);
+        released[usize::from(id == pairs[1])] += 1;
+    }
+    assert_eq!(released, [5, 5]);
+}

@@ -1,6 +1,6 @@
 //! Downloads by each policy for sending files, on every mechanism.
 
-use crate::downloads::changes::{Change, restore};
+use crate::downloads::changes::{Change, ranges, restore};
 use crate::downloads::{Files, LARGE, contents, directory, evict, name, on_all, write};
 use crate::serving::{Client, Server, connect_with_small_buffer};
 
@@ -49,6 +49,23 @@ fn changed_file_is_cut_or_sent_as_promised() {
             let server = start(policy, backend, root.path());
             let stream = server.connect().stream;
             change.download(root.path(), stream, &format!("{policy} {backend}"));
+            server.stop();
+        });
+    }
+}
+
+#[test]
+fn ranges_of_a_changed_file_were_of_two_versions() {
+    for change in [Change::Overwritten, Change::Copied] {
+        on_all(|policy, backend| {
+            let root = tempfile::tempdir().unwrap();
+            let server = start(policy, backend, root.path());
+            for ranges in ranges() {
+                restore(root.path());
+                let stream = server.connect().stream;
+                let what = format!("{policy} {backend}");
+                change.download_ranges(root.path(), stream, &ranges, &what);
+            }
             server.stop();
         });
     }

@@ -2,7 +2,7 @@
 #![cfg(feature = "tls")]
 
 use crate::authority::Authority;
-use crate::downloads::changes::{Change, restore};
+use crate::downloads::changes::{Change, ranges, restore};
 use crate::downloads::{Files, on_all};
 use crate::tls::{BOTH, connect};
 
@@ -49,6 +49,24 @@ fn file_that_changes_during_a_download_with_tls_was_continued_with_new_bytes() {
             let server = start(policy, backend, root.path(), &authority);
             let stream = connect(&server, &client, "localhost");
             change.download(root.path(), stream, &format!("{policy} {backend}"));
+        });
+    }
+}
+
+#[test]
+fn ranges_of_a_file_that_changes_were_continued_with_new_bytes_over_tls() {
+    let authority = Authority::new();
+    let client = Arc::new(authority.trusting(BOTH));
+    for change in [Change::Overwritten, Change::Copied] {
+        on_all(|policy, backend| {
+            let root = tempfile::tempdir().unwrap();
+            let server = start(policy, backend, root.path(), &authority);
+            for ranges in ranges() {
+                restore(root.path());
+                let stream = connect(&server, &client, "localhost");
+                let what = format!("{policy} {backend}");
+                change.download_ranges(root.path(), stream, &ranges, &what);
+            }
         });
     }
 }

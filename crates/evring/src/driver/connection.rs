@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 
 use bitflags::bitflags;
 use shared_ring::buffers::{BufferGroup, GatherList};
@@ -89,15 +90,11 @@ pub(crate) struct QueuedFile {
     pub(crate) file: File,
     /// The bytes that are left. They are not empty.
     pub(crate) left: Range<u64>,
-    /// Whether bytes before these were sent or read.
+    /// Whether other bytes of the file were sent or read.
     pub(crate) is_begun: bool,
 }
 
 impl QueuedFile {
-    pub(crate) fn new(file: File, left: Range<u64>) -> Self {
-        QueuedFile { file, left, is_begun: false }
-    }
-
     /// Removes bytes that were sent or read. Returns whether none are left.
     pub(crate) fn advance(&mut self, n: u64) -> bool {
         self.left.start += n;
@@ -148,6 +145,17 @@ impl SendQueue {
         }
     }
 
+    /// Appends a part of a file, which continues the last one if it is of the same file.
+    pub(crate) fn push_file(&mut self, file: File, left: Range<u64>) {
+        let is_same = |item: &SendItem| match item {
+            SendItem::File(queued) => Some(queued.file.as_raw_fd() == file.as_raw_fd()),
+            SendItem::Memory(_) => None,
+        };
+        let mut items = self.remaining.iter().rev().chain(&self.first);
+        let is_begun = items.find_map(is_same).unwrap_or(false);
+        self.push_back(SendItem::File(QueuedFile { file, left, is_begun }));
+    }
+
     pub(crate) fn push_front(&mut self, item: SendItem) {
         self.files += usize::from(item.is_file());
         if let Some(second) = self.first.replace(item) {
@@ -187,6 +195,12 @@ impl SendQueue {
             SendItem::File(queued) => Some(queued),
             SendItem::Memory(_) => None,
         })
+    }
+
+    /// Returns whether another part of the first file follows it.
+    pub(crate) fn has_more_parts(&self) -> bool {
+        let is_begun = |item: &SendItem| matches!(item, SendItem::File(queued) if queued.is_begun);
+        self.files > 1 && self.iter().filter(|item| item.is_file()).nth(1).is_some_and(is_begun)
     }
 
     /// Replaces the first `n` bytes of the first file by a list with these bytes.
@@ -521,7 +535,7 @@ mod tests {
         let mut connection = Connection::default();
         copy(&mut connection, 10);
         let file = File::from(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
-        connection.queue.push_back(SendItem::File(QueuedFile::new(file, 0..1)));
+        connection.queue.push_file(file, 0..1);
         send(&mut connection, 4);
         assert_eq!((connection.queue.files(), connection.load()), (1, HIGH_WATER + 6));
     }
@@ -530,7 +544,7 @@ mod tests {
     fn file_at_the_front_stays_and_is_counted_once() {
         let mut connection = Connection::default();
         let file = File::from(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
-        connection.queue.push_back(SendItem::File(QueuedFile::new(file, 0..1)));
+        connection.queue.push_file(file, 0..1);
         copy(&mut connection, 10);
         assert!(connection.take_list().is_none());
         assert_eq!((connection.queue.files(), connection.load()), (1, HIGH_WATER + 10));

@@ -52,26 +52,9 @@ impl Change {
     }
 
     /// Downloads a large file, which changes after its first byte has arrived. The reply is cut, or whole and without new bytes.
-    pub(crate) fn download(self, root: &Path, mut stream: impl Read + Write, what: &str) {
-        let request = format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n", name(LARGE));
-        stream.write_all(request.as_bytes()).unwrap();
-        let (mut got, mut byte) = (Vec::new(), [0]);
-        while !got.ends_with(b"\r\n\r\n") {
-            stream.read_exact(&mut byte).unwrap();
-            got.extend(byte);
-        }
-        let head = String::from_utf8(got).unwrap();
-        assert!(head.contains("Content-Length: 1000000\r\n"), "{head}");
-        stream.read_exact(&mut byte).unwrap();
-        self.apply(&root.join(name(LARGE)));
-        let mut body = byte.to_vec();
-        match stream.take(LARGE as u64 - 1).read_to_end(&mut body) {
-            Ok(_) => {}
-            Err(error) => assert!(
-                matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof),
-                "{error}"
-            ),
-        }
+    pub(crate) fn download(self, root: &Path, stream: impl Read + Write, what: &str) {
+        let (len, body) = self.receive(root, stream, "");
+        assert_eq!(len, LARGE, "{what}");
         match self {
             Change::Appended | Change::Replaced => {
                 assert!(body == contents(LARGE), "{self:?}, {what}: {} bytes", body.len());
@@ -82,6 +65,52 @@ impl Change {
             assert!(contents(LARGE).starts_with(&body), "{what}");
         }
     }
+
+    /// Downloads ranges of a large file, which changes after the first byte has arrived. The reply is cut.
+    pub(crate) fn download_ranges(
+        self,
+        root: &Path,
+        stream: impl Read + Write,
+        ranges: &str,
+        what: &str,
+    ) {
+        let (len, body) = self.receive(root, stream, &format!("Range: bytes={ranges}\r\n"));
+        assert!(body.len() < len, "{self:?}, {what}, {ranges}: the reply was not cut");
+    }
+
+    /// Requests a large file, which changes after the first byte of the body has arrived. Returns the length of the body and
+    /// what arrives of it.
+    fn receive(self, root: &Path, mut stream: impl Read + Write, field: &str) -> (usize, Vec<u8>) {
+        let name = name(LARGE);
+        let request = format!("GET /{name} HTTP/1.1\r\nHost: localhost\r\n{field}\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let (mut got, mut byte) = (Vec::new(), [0]);
+        while !got.ends_with(b"\r\n\r\n") {
+            stream.read_exact(&mut byte).unwrap();
+            got.extend(byte);
+        }
+        let head = String::from_utf8(got).unwrap();
+        let len = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
+        let len: usize = len.unwrap_or_else(|| panic!("{head}")).parse().unwrap();
+        stream.read_exact(&mut byte).unwrap();
+        self.apply(&root.join(name));
+        let mut body = byte.to_vec();
+        match stream.take(len as u64 - 1).read_to_end(&mut body) {
+            Ok(_) => {}
+            Err(error) => assert!(
+                matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof),
+                "{error}"
+            ),
+        }
+        (len, body)
+    }
+}
+
+/// One range that begins after the first byte, and several within the blocks of the file.
+pub(crate) fn ranges() -> [String; 2] {
+    let parts: Vec<_> =
+        (0..16).map(|n| format!("{}-{}", n * 60_000, n * 60_000 + 59_999)).collect();
+    ["1-".to_owned(), parts.join(",")]
 }
 
 /// Writes the large file again, with an old time of its last change.

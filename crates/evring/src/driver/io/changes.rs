@@ -59,7 +59,8 @@ impl<K: Submit> Io<K> {
     /// than a block is sent, notes some bytes before.
     pub(crate) fn contents_before(&mut self, slot: u32, end: u64) -> Contents {
         let Io { kernel, connections, sent_versions: versions, .. } = self;
-        let Some(SendItem::File(queued)) = connections[slot as usize].queue.front() else {
+        let queue = &connections[slot as usize].queue;
+        let Some(SendItem::File(queued)) = queue.front() else {
             return Contents::Same;
         };
         let QueuedFile { file, left, is_begun } = queued;
@@ -75,7 +76,7 @@ impl<K: Submit> Io<K> {
         versions.forget(slot);
         // The socket may take less than the piece.
         let first_end = end.min(left.start + File::BLOCK_BYTES);
-        let has_more = !is_last || end > first_end;
+        let has_more = !is_last || end > first_end || queue.has_more_parts();
         if has_more && let Some(version) = versions.of(slot, file) {
             version.note_bytes(kernel.host(), file, first_end, Blocking::NoBlock);
         }
@@ -95,10 +96,11 @@ impl<K: Submit> Io<K> {
     /// Returns the contents of the first file of a queue, from which these bytes were read.
     pub(crate) fn contents_after_read(&mut self, slot: u32, bytes: &[u8]) -> Contents {
         let Io { kernel, connections, sent_versions, .. } = self;
-        let Some(queued) = connections[slot as usize].queue.first_file() else {
+        let queue = &connections[slot as usize].queue;
+        let Some(queued) = queue.first_file() else {
             return Contents::Same;
         };
-        contents_of_read(kernel, sent_versions, slot, queued, bytes)
+        contents_of_read(kernel, sent_versions, slot, queued, queue.has_more_parts(), bytes)
     }
 
     /// Returns the contents of a file from which an application has read these bytes at an offset.
@@ -111,29 +113,31 @@ impl<K: Submit> Io<K> {
     ) -> Contents {
         let left = start..file.opened_len().unwrap_or(u64::MAX);
         let read = QueuedFile { file: file.clone(), left, is_begun: start > 0 };
-        contents_of_read(&self.kernel, &mut self.read_versions, slot, &read, bytes)
+        contents_of_read(&self.kernel, &mut self.read_versions, slot, &read, false, bytes)
     }
 }
 
-/// Returns the contents of a file from which bytes were read, the first of those that are left.
+/// Returns the contents of a file from which bytes were read, the first of those that are left of a part.
 fn contents_of_read<K: Submit>(
     kernel: &K,
     versions: &mut Versions,
     slot: u32,
     QueuedFile { file, left, is_begun }: &QueuedFile,
+    has_more_parts: bool,
     bytes: &[u8],
 ) -> Contents {
     let (start, read_to) = (left.start, left.start + bytes.len() as u64);
     let is_last = read_to >= left.end;
     if !is_begun {
         versions.forget_sent(slot);
-        if is_last {
+        if is_last && !has_more_parts {
             return Contents::Same;
         }
     }
+    // An application may begin anywhere.
     let Some(version) = versions.of(slot, file) else { return Contents::Same };
     let (host, now) = (kernel.host(), kernel.now());
-    let contents = if !is_begun {
+    let contents = if !version.has_sample() {
         version.contents_of_first(host, file, start, bytes, now)
     } else if looks_at(start, read_to, is_last) {
         version.contents(host, file, start, now)
@@ -141,7 +145,7 @@ fn contents_of_read<K: Submit>(
         // Not noted: they may be newer than the metadata that were looked at last.
         return Contents::Same;
     };
-    if contents == Contents::Same && !is_last {
+    if contents == Contents::Same && (!is_last || has_more_parts) {
         version.note_read(read_to, bytes);
     }
     contents
@@ -159,24 +163,39 @@ mod tests {
 
     const BLOCK: u64 = File::BLOCK_BYTES;
 
-    #[test]
-    fn bytes_that_were_read_without_a_look_at_the_file_were_noted() {
-        const PART: usize = 1024;
-        let mut kernel = Engine::new(Poll::default(), &EngineConfig::new(1, 1, 1)).unwrap();
+    const PART: usize = 1024;
+
+    /// Returns a file of six blocks of zeros, and a function that looks at it after a part was read at an offset.
+    fn reader() -> (tempfile::NamedTempFile, impl FnMut(u64, bool, u8) -> Contents) {
+        let kernel = Engine::new(Poll::default(), &EngineConfig::new(1, 1, 1)).unwrap();
         let path = tempfile::NamedTempFile::new().unwrap();
         fs::write(&path, vec![0; 6 * BLOCK as usize]).unwrap();
         let file = File::from(OwnedFd::from(fs::File::open(&path).unwrap()));
-        file.note_metadata(&kernel.host_mut().file_metadata(&file).unwrap());
+        file.note_metadata(&kernel.host().file_metadata(&file).unwrap());
         let mut versions = Versions::default();
-        let mut read = |start, is_begun, byte| {
+        let read = move |start, is_begun, byte| {
             let queued = QueuedFile { file: file.clone(), left: start..6 * BLOCK, is_begun };
-            contents_of_read(&kernel, &mut versions, 0, &queued, &[byte; PART])
+            contents_of_read(&kernel, &mut versions, 0, &queued, false, &[byte; PART])
         };
+        (path, read)
+    }
+
+    #[test]
+    fn bytes_that_were_read_without_a_look_at_the_file_were_noted() {
+        let (path, mut read) = reader();
         assert_eq!(read(BLOCK - PART as u64, false, 0), Contents::Same);
         fs::write(&path, vec![1; 6 * BLOCK as usize + 1]).unwrap();
         // Far from the bytes that were noted, and within a block.
         assert_eq!(read(5 * BLOCK - PART as u64, true, 1), Contents::Same);
         assert_eq!(read(5 * BLOCK, true, 1), Contents::Changed);
+    }
+
+    #[test]
+    fn application_that_did_not_begin_at_the_start_of_a_file_got_bytes_of_two_versions() {
+        let (path, mut read) = reader();
+        assert_eq!(read(1, true, 0), Contents::Same);
+        fs::write(&path, vec![1; 6 * BLOCK as usize + 1]).unwrap();
+        assert_eq!(read(BLOCK, true, 1), Contents::Changed);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 use shared_ring::{Errno, Host, Op, OpKind, Outcome, Submit, Submitted};
 
 use super::Io;
-use crate::driver::connection::{ConnFlags, Connection, Phase, QueuedFile, SendItem};
+use crate::driver::connection::{ConnFlags, Connection, Phase};
 use crate::driver::listener::ListenerState;
 use crate::wheel::after;
 use crate::{
@@ -54,7 +54,7 @@ impl<K: Submit> Commands for Io<K> {
         let mut n = 0;
         if let Chunk::File(file, range) = chunk {
             if !range.is_empty() {
-                connection.queue.push_back(SendItem::File(QueuedFile::new(file, range)));
+                connection.queue.push_file(file, range);
             }
         } else {
             let list = connection.queue.list(|| spare.pop().unwrap_or_default());
