@@ -56,7 +56,8 @@ ASH_CALL(give_back) int32_t ash_give_back(uint32_t slot);
 ASH_CALL(table) int32_t ash_table(void);
 /* Locks a section of the table until ash_handle has returned, and returns it; or ASH_BUSY: do not wait, but abort. */
 ASH_CALL(lock) int32_t ash_lock(uint32_t section);
-/* Writes bytes to whole words of a section that is locked, if the message is handled. */
+/* Writes bytes to whole words of a section that is locked, if the message is handled. They must not change until ash_handle
+   has returned. */
 ASH_CALL(store) int32_t ash_store(int32_t to, const void *from, size_t length);
 /* Ends the handler with a voluntary abort. */
 ASH_CALL(abort) _Noreturn void ash_abort(void);

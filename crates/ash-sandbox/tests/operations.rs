@@ -399,3 +399,22 @@ fn portable_kernel_was_charged_as_a_copy() {
     assert!(charged(Prefer::Generated, 1024) - charged(Prefer::Generated, 0) >= 128 * 32);
     assert!(charged(Prefer::Generated, 7) - charged(Prefer::Generated, 0) > bytes);
 }
+
+#[test]
+fn handler_whose_path_exceeds_the_operations_of_a_second_was_never_invoked() {
+    let body = "(drop (i32.const 1))".repeat(100) + "(i32.const 1)";
+    for (operations_per_second, is_loaded) in [(1_000, true), (50, false)] {
+        let policy = Policy::default().with(|p| p.operations_per_second = operations_per_second);
+        match Sandboxer::new(policy).unwrap().load(&module(&body)) {
+            Ok(ash) => {
+                assert!(is_loaded);
+                let mut handler = ash.instantiate(1).unwrap();
+                assert_eq!(run(&mut handler, b"x"), Outcome::Handled);
+            }
+            Err(rejection) => {
+                assert!(!is_loaded, "{rejection}");
+                assert!(rejection.to_string().contains("the policy permits 50"), "{rejection}");
+            }
+        }
+    }
+}

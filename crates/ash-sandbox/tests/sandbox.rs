@@ -441,6 +441,16 @@ fn areas_that_no_memory_can_have_are_rejected() {
 }
 
 #[test]
+fn offsets_beyond_2_gib_were_negative() {
+    let policy = Policy::default().with(|p| p.max_memory_bytes = 4 << 30);
+    let sandboxer = Sandboxer::new(policy).unwrap();
+    for bytes in [(2 << 30) - 4096, 4 << 30] {
+        let error = sandboxer.trust(1, bytes, |_| 1).unwrap_err();
+        assert!(error.to_string().contains("2 GiB or more"), "{error}");
+    }
+}
+
+#[test]
 fn areas_are_taken_once() {
     let mut handler = handler("(i32.const 1)");
     let (replies, messages) = handler.take_areas(usize::MAX).unwrap();

@@ -1,6 +1,6 @@
 //! Which handler in a sandbox gets which messages, changed while the server runs.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -176,7 +176,7 @@ struct TenantTable {
     /// By number of the listener.
     listeners: Vec<Option<BufferGroup>>,
     /// By slot of the connection, whose successors in the slot have no binding.
-    connections: Vec<Option<(ConnId, BufferGroup)>>,
+    connections: HashMap<u32, (ConnId, BufferGroup)>,
     /// By number of the group in whose memory a message lands.
     landed: Vec<Option<BufferGroup>>,
     filters: Vec<(usize, Vec<u8>, BufferGroup)>,
@@ -194,14 +194,16 @@ impl TenantTable {
         match binding {
             Binding::Listener(listener) => *at(&mut self.listeners, listener.0.into()) = group,
             Binding::Connection(id) => {
-                let slot = id.slot() as usize;
-                let bound = self.connections.get(slot).copied().flatten().map(|(bound, _)| bound);
+                let bound = self.connections.get(&id.slot()).map(|(bound, _)| *bound);
                 // The slot may have a later connection.
                 let is_old =
                     |bound: ConnId| (bound.generation().wrapping_sub(id.generation()) as i32) > 0;
-                let is_known = group.is_some() || bound == Some(id);
-                if is_known && !bound.is_some_and(is_old) {
-                    *at(&mut self.connections, slot) = group.map(|group| (id, group));
+                match group {
+                    Some(group) if !bound.is_some_and(is_old) => {
+                        self.connections.insert(id.slot(), (id, group));
+                    }
+                    None if bound == Some(id) => drop(self.connections.remove(&id.slot())),
+                    _ => {}
                 }
             }
             Binding::Landed(at_group) => *at(&mut self.landed, at_group.index()) = group,
@@ -326,7 +328,7 @@ impl BindingReader {
     pub(crate) fn of_message(&mut self, id: ConnId, message: &[u8]) -> Option<BufferGroup> {
         self.refresh();
         let table = &self.table;
-        let connection = table.connections.get(id.slot() as usize).copied().flatten();
+        let connection = table.connections.get(&id.slot()).copied();
         if let Some((_, group)) = connection.filter(|(bound, _)| *bound == id) {
             return Some(group);
         }
@@ -345,7 +347,7 @@ mod tests {
     fn late_binding_of_a_closed_connection_replaced_that_of_its_successor() {
         let (mut table, group) = (TenantTable::default(), Some(BufferGroup::DEFAULT));
         let connection = |generation| Binding::Connection(ConnId::new(5, generation));
-        let bound = |table: &TenantTable| table.connections[5].map(|(id, _)| id.generation());
+        let bound = |table: &TenantTable| table.connections.get(&5).map(|(id, _)| id.generation());
         table.set((connection(2), group));
         table.set((connection(1), group));
         table.set((connection(1), None));
@@ -354,9 +356,17 @@ mod tests {
         assert_eq!(bound(&table), Some(3));
         table.set((connection(3), None));
         assert_eq!(bound(&table), None);
-        // The end of a binding that does not exist takes no memory.
-        table.set((Binding::Connection(ConnId::new(u32::MAX, 0)), None));
-        assert_eq!(table.connections.len(), 6);
+        assert!(table.connections.is_empty());
+    }
+
+    #[test]
+    fn binding_of_a_high_slot_took_memory_for_all_below() {
+        let mut table = TenantTable::default();
+        let last = Binding::Connection(ConnId::new(u32::MAX, 0));
+        table.set((last.clone(), None));
+        assert_eq!(table.len(), 0);
+        table.set((last, Some(BufferGroup::DEFAULT)));
+        assert_eq!(table.len(), 1);
     }
 
     #[test]
@@ -369,14 +379,15 @@ mod tests {
         }
         let id = |slot| ConnId::new(slot, 1);
         assert_eq!(reader.of_message(id(9_999), b"a"), group);
-        let table = reader.table.connections.as_ptr();
+        let place = |reader: &BindingReader| &raw const reader.table.connections[&9_999];
+        let before = place(&reader);
         for slot in 0..5_000 {
             bindings.unbind(Binding::Connection(id(slot)));
             assert_eq!(bindings.0.state.lock().unwrap().changes.len(), 1);
             assert_eq!(reader.of_message(id(slot), b"a"), None);
             assert_eq!(reader.of_message(id(5_000 + slot), b"a"), group);
         }
-        assert_eq!(reader.table.connections.as_ptr(), table, "the table was copied");
+        assert_eq!(place(&reader), before, "the table was copied");
     }
 
     #[test]

@@ -360,9 +360,11 @@ impl<'a> Contents<'a> {
         costs: &mut Vec<Cost>,
         policy: &Policy,
     ) -> Result<Bound, Rejection> {
+        // A handler with a longer path would never be invoked.
+        let max = policy.max_operations.min(policy.operations_per_second);
         match self.cost(entry, 0, costs) {
-            Some(operations) if operations > policy.max_operations => {
-                Err(self.in_function(entry, Reason::TooLong(operations, policy.max_operations)))
+            Some(operations) if operations > max => {
+                Err(self.in_function(entry, Reason::TooLong(operations, max)))
             }
             Some(operations) => Ok(Bound::Acyclic(operations)),
             None => Ok(Bound::Cyclic),

@@ -84,8 +84,16 @@ impl HandlerMemory {
     ) -> io::Result<Self> {
         let Areas { replies, messages } = areas;
         let len = own + replies + messages;
-        if reserved <= len + table.as_ref().map_or(0, |table| table.len()) {
+        let end = len + table.as_ref().map_or(0, |table| table.len());
+        if reserved <= end {
             return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // Calls return offsets as i32; negative ones are errors.
+        if i32::try_from(end).is_err() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "it has 2 GiB or more with its areas",
+            ));
         }
         let fd = memfd_create("ash", MemfdFlags::CLOEXEC)?;
         ftruncate(&fd, len as u64)?;

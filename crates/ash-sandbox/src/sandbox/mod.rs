@@ -66,7 +66,7 @@
 //! | `give_back(slot: i32) -> i32` | `ae_otto_bump_n_free` | gives the slot of a message that the handler keeps back to the receive ring, if the message in hand is handled; -1 for any other slot |
 //! | `table() -> i32` | an addition | returns the offset of the [table](SharedTable) that the application shares, or -1; a handler can read it, and `copy` from it; a copy of a word of eight bytes reads it at once |
 //! | `lock(section: i32) -> i32` | an addition | takes the lock of a section of the table until the handler has returned, and returns the offset of the section |
-//! | `store(to: i32, from: i32, length: i32) -> i32` | an addition | writes bytes of the memory to whole words of a section that the handler has locked, if the message is handled |
+//! | `store(to: i32, from: i32, length: i32) -> i32` | an addition | writes bytes of the memory to whole words of a section that the handler has locked, if the message is handled; they are read when the handler has returned |
 //! | `memory.copy`, `memory.fill` | an addition | the sandboxer puts them in the place of these instructions |
 //! | `abort()` | the `aborts` of 5.5 | ends the handler from any depth of calls |
 //!

@@ -25,7 +25,7 @@ pub struct Config {
     /// again at each heartbeat.
     pub active_threads: usize,
     /// Time after which the heartbeat counts a thread as blocked, once or twice. A thread that computes in the kernel, or
-    /// waits for a core, is not blocked, if proc(5) is there to show it.
+    /// waits for a core, is not blocked, if proc(5) is there to show it. At least 100 us; less counts as that.
     pub heartbeat: Duration,
     /// When syscall threads leave the owner's core.
     pub specialization: Specialization,

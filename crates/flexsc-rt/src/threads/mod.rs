@@ -121,6 +121,9 @@ struct Pool {
     stranded: AtomicBool,
 }
 
+/// Minimum period of the heartbeat, which reads files of proc(5).
+const MIN_PERIOD: Duration = Duration::from_micros(100);
+
 /// The syscall threads of some pages. Their number is bounded; they start on demand.
 #[derive(Debug)]
 pub(crate) struct Threads(Arc<Pool>);
@@ -155,7 +158,7 @@ impl Threads {
             ended: Condvar::new(),
             max_active: active,
             max_in_process: active.max(processors::allowed().map_or(1, |all| all.count() as usize)),
-            period,
+            period: period.max(MIN_PERIOD),
             cores: Cores::new(specialization),
             stranded: AtomicBool::new(false),
         }))
