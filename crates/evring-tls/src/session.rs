@@ -15,6 +15,7 @@ pub type Tls<A> = Layer<A, ServerSession>;
 pub struct TlsConfig {
     server: Arc<ServerConfig>,
     reply_to_plain: &'static [u8],
+    needs_close_notify: bool,
 }
 
 impl TlsConfig {
@@ -24,11 +25,19 @@ impl TlsConfig {
     pub fn reply_to_plain(self, reply: &'static [u8]) -> Self {
         TlsConfig { reply_to_plain: reply, ..self }
     }
+
+    /// Lets a client end its side of the connection without a close_notify between two records, as if it had sent one. For
+    /// protocols whose messages show where they end, such as HTTP (RFC 9112, section 9.8): an attacker may have cut what
+    /// followed. By default the connection is reset.
+    #[must_use]
+    pub fn accept_missing_close_notify(self) -> Self {
+        TlsConfig { needs_close_notify: false, ..self }
+    }
 }
 
 impl From<Arc<ServerConfig>> for TlsConfig {
     fn from(server: Arc<ServerConfig>) -> Self {
-        TlsConfig { server, reply_to_plain: b"" }
+        TlsConfig { server, reply_to_plain: b"", needs_close_notify: true }
     }
 }
 
@@ -41,6 +50,7 @@ pub struct ServerSession {
     begun: bool,
     /// The reply to a client without TLS; empty once written, or if the client uses TLS.
     reply_to_plain: &'static [u8],
+    needs_close_notify: bool,
 }
 
 /// Where records begin and end in the bytes of the peer (RFC 8446, section 5.1).
@@ -100,7 +110,7 @@ impl Transform for ServerSession {
     type Config = TlsConfig;
 
     fn new(config: &Self::Config) -> io::Result<Self> {
-        let TlsConfig { server, reply_to_plain } = config;
+        let TlsConfig { server, reply_to_plain, needs_close_notify } = config;
         let mut tls = ServerConnection::new(Arc::clone(server)).map_err(io::Error::other)?;
         // The layer takes the sealed bytes before it seals more, so the buffer stays small.
         tls.set_buffer_limit(None);
@@ -109,6 +119,7 @@ impl Transform for ServerSession {
             records: Records::default(),
             begun: false,
             reply_to_plain,
+            needs_close_notify: *needs_close_notify,
         })
     }
 
@@ -147,8 +158,11 @@ impl Transform for ServerSession {
     }
 
     fn ended(&self) -> io::Result<()> {
-        // Without a close_notify the stream may have been truncated by an attacker.
-        Err(io::ErrorKind::UnexpectedEof.into())
+        if self.needs_close_notify || self.tls.is_handshaking() || self.records.is_partial() {
+            // The stream may have been truncated by an attacker.
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(())
     }
 
     fn seal(&mut self, plain: &[u8]) -> io::Result<()> {

@@ -177,6 +177,7 @@ fn server_was_not_ready_while_another_process_took_its_place() {
     loop {
         let response = monitor.get("/readyz");
         assert_eq!(response.status, 200);
+        assert_eq!(response.field("Content-Type"), Some("text/plain; charset=utf-8"));
         if response.field("Connection") == Some("close") {
             break;
         }

@@ -51,9 +51,9 @@ fn backend_list_shows_forbidden_mechanisms() {
 }
 
 #[test]
-fn every_backend_serves_the_page_and_stops_at_either_signal() {
+fn every_backend_serves_the_page_and_stops_at_each_signal() {
     for backend in available() {
-        for signal in [Signal::TERM, Signal::INT] {
+        for signal in [Signal::TERM, Signal::INT, Signal::QUIT] {
             let serving = Serving::start(&["--listen", "127.0.0.1:0", "--backend", backend]);
             let expected = format!(
                 "listening on http://{} (backend {}, 1 worker)\n",

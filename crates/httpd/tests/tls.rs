@@ -6,7 +6,7 @@ use crate::serving;
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::num::NonZeroU16;
 use std::path::Path;
 use std::sync::Arc;
@@ -315,6 +315,40 @@ fn client_that_sent_a_close_notify_with_its_request_got_a_part_of_the_response()
         let mut response = Vec::new();
         client.read_to_end(&mut response).unwrap();
         assert_eq!(body(&response).len(), BYTES, "{backend}");
+    });
+}
+
+/// Ends its side of the TCP connection behind the request.
+#[test]
+fn client_without_a_close_notify_got_a_part_of_the_response() {
+    const BYTES: usize = 1 << 20;
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("file"), contents(BYTES)).unwrap();
+    let tls = authority.options("a", &["localhost"]);
+    let config = Arc::new(authority.trusting(BOTH));
+    on_every_backend(|backend| {
+        let server = start(backend, dir.path(), tls.clone());
+        for cut in [0, 1] {
+            let mut client = connect(&server, &config, "localhost");
+            while client.conn.is_handshaking() {
+                client.conn.complete_io(&mut client.sock).unwrap();
+            }
+            let request = b"GET /file HTTP/1.1\r\nHost: localhost\r\n\r\n";
+            client.conn.writer().write_all(request).unwrap();
+            let mut bytes = wire(&mut client.conn);
+            // A part of another record.
+            bytes.extend(&b"\x17"[..cut]);
+            client.sock.write_all(&bytes).unwrap();
+            client.sock.shutdown(Shutdown::Write).unwrap();
+            let mut response = Vec::new();
+            let received = client.read_to_end(&mut response);
+            if cut == 0 {
+                received.unwrap_or_else(|error| panic!("{backend}: {error}"));
+                assert!(body(&response) == contents(BYTES), "{backend}");
+            } else {
+                assert!(received.is_err(), "{backend}: the connection was not reset");
+            }
+        }
     });
 }
 

@@ -24,7 +24,7 @@ Examples:
 
 /// evring's web server: HTTP/1.1 on any event mechanism of Linux
 ///
-/// Serves the files below DIR, or evring's page without it. On SIGTERM or SIGINT the server stops
+/// Serves the files below DIR, or evring's page without it. On SIGTERM, SIGINT or SIGQUIT the server stops
 /// accepting, finishes the responses in progress within --shutdown-timeout, and exits. A second
 /// signal exits at once. SIGHUP reads the settings and certificates again, and reopens the access log. SIGUSR2 starts
 /// the program again and passes the sockets on; this process ends with its last connection.

@@ -32,7 +32,7 @@ use evring_httpd::evring::sockets::ListeningSocket;
 use evring_httpd::options::Options;
 use evring_httpd::{Error, Handle};
 use sd_notify::NotifyState;
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR2, SIGXFSZ};
+use signal_hook::consts::{SIGINT, SIGQUIT, SIGTERM, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use tracing::{error, info, warn};
 use tracing_subscriber::layer::SubscriberExt;
@@ -266,9 +266,12 @@ fn start_successor_at_signal(
     })
 }
 
+/// Signals that stop the server.
+const STOP: [i32; 3] = [SIGTERM, SIGINT, SIGQUIT];
+
 /// Registers the signals that stop the server; the second one exits the process.
 fn exit_at_second_signal(end: &Arc<End>) -> std::io::Result<Signals> {
-    for signal in [SIGTERM, SIGINT] {
+    for signal in STOP {
         let end = Arc::clone(end);
         let exit_if_second = move || {
             if !end.stop() {
@@ -280,5 +283,5 @@ fn exit_at_second_signal(end: &Arc<End>) -> std::io::Result<Signals> {
         // nothing, and does not panic (signal-safety(7)).
         unsafe { signal_hook::low_level::register(signal, exit_if_second) }?;
     }
-    Signals::new([SIGTERM, SIGINT])
+    Signals::new(STOP)
 }

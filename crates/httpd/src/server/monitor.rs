@@ -73,14 +73,9 @@ fn prometheus_text(open: &str) -> String {
 
 /// Returns the handler of `/readyz`: 503 while the server drains.
 pub(crate) fn readiness(drains: Arc<AtomicBool>) -> impl Handler {
-    let handler = move |_: Request| {
-        let drains = drains.load(Ordering::Relaxed);
-        let text = if drains { "draining\n" } else { "ready\n" };
-        let mut response = Response::new(Body::from(text));
-        if drains {
-            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-        }
-        response
+    let handler = move |_: Request| match drains.load(Ordering::Relaxed) {
+        true => (StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
+        false => (StatusCode::OK, "ready\n"),
     };
     IntoHandler::into_handler(handler)
 }

@@ -50,7 +50,7 @@ pub struct Options {
     pub workers: u16,
 
     /// User, and group if not the user's own, to run as once the server listens and has read the certificates. This user
-    /// has to be able to open the access log, which is created for it, to read the pages of errors, and at SIGHUP to read
+    /// has to be able to open the access log, which is created for it, to read the pages of errors, and at SIGHUP and SIGUSR2 to read
     /// the certificates
     #[cfg(feature = "user")]
     #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, value_name = "USER[:GROUP]"))]
