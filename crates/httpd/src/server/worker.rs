@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use evring::sockets::ListeningSocket;
-use evring::{AnyMechanism, KernelError, RemoteHandle, Root, Stats};
+use evring::{AnyMechanism, Config, KernelError, RemoteHandle, Root, Stats};
 
 use crate::server::builder::Builder;
 use crate::server::error::Error;
@@ -78,10 +78,7 @@ impl Builder {
         metrics: Metrics,
         log: Option<LogSender>,
     ) -> Result<(AnyMechanism, Site), Error> {
-        let mut config = self.config.clone();
-        config.inherited = sockets.iter().flatten().cloned().collect();
-        config.listen = config.inherited.iter().map(ListeningSocket::address).collect();
-        config.roots.extend(self.hosts.iter().filter_map(|host| host.root.clone()));
+        let config = self.worker_config(&sockets);
         #[cfg(feature = "sandbox")]
         let mut sandbox = {
             let listeners: Vec<_> = sockets.iter().map(Vec::len).collect();
@@ -105,6 +102,17 @@ impl Builder {
                 redirected.map(|first| redirect(&sockets, first, self.tls.redirect_port));
         }
         Ok((mechanism, site))
+    }
+
+    /// Returns the configuration of a worker's mechanism.
+    fn worker_config(&self, sockets: &WorkerSockets) -> Config {
+        let mut config = self.config.clone();
+        config.inherited = sockets.iter().flatten().cloned().collect();
+        config.listen = config.inherited.iter().map(ListeningSocket::address).collect();
+        config.roots.extend(self.hosts.iter().filter_map(|host| host.root.clone()));
+        // A lookup, whose reads may be deferred behind a response, has to end within the interval.
+        config.max_read_delay = config.max_read_delay.min(self.limits.progress_interval / 4);
+        config
     }
 
     /// Makes a worker's site, with the settings.
@@ -199,5 +207,26 @@ impl Drop for EndOnDrop {
         }
         self.ended.fetch_add(1, Ordering::Release);
         self.handle.0.notify_of_end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::Server;
+    use crate::limits::Limits;
+
+    use super::*;
+
+    #[test]
+    fn lookup_whose_read_was_deferred_took_longer_than_its_timeout() {
+        let mut limits = Limits::default();
+        for (interval, delay) in [(60, 10), (20, 5)] {
+            limits.progress_interval = Duration::from_secs(interval);
+            let builder = Server::builder().limits(limits.clone());
+            let config = builder.worker_config(&WorkerSockets::default());
+            assert_eq!(config.max_read_delay, Duration::from_secs(delay));
+        }
     }
 }
