@@ -1,10 +1,17 @@
 //! Descriptors that the kernel reports as ready although calls on them are not: the calls wait for changes.
 
+#[allow(dead_code, reason = "a part is used")]
+#[path = "../../httpd/tests/serving/refused.rs"]
+mod refused;
+
 use std::cell::RefCell;
+use std::fs::File;
 use std::io::ErrorKind;
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::rc::Rc;
+use std::thread;
 use std::time::Duration;
 
 use flexsc_rt::operations::{read, receive, set_option, sleep, write};
@@ -144,4 +151,29 @@ fn write_that_does_not_fit_kept_the_owner_busy() {
         assert_eq!(bytes, 1_u64.to_ne_bytes());
         assert_eq!(end(events, &waits).0.unwrap(), 8);
     });
+}
+
+/// A device without poll(2) whose reads would block, such as /dev/hwrng without entropy.
+#[test]
+fn device_that_cannot_be_waited_for_was_read_again_and_again() {
+    thread::spawn(|| {
+        let zero = File::options().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/zero");
+        let zero = Descriptor::new(OwnedFd::from(zero.unwrap()));
+        refused::refuse(libc::SYS_read, libc::EAGAIN).expect("cannot install a seccomp filter");
+        for threads in [0, 4] {
+            let mut config = Config::default();
+            config.threads = threads;
+            let mut events = EventLoop::new(&config).expect("pages");
+            let output = begin(&mut events, read(&zero, Vec::with_capacity(8)));
+            for _ in 0..1_000 {
+                if output.borrow().is_none() {
+                    events.turn(Some(Duration::from_millis(10))).unwrap();
+                }
+            }
+            let (result, _) = output.take().expect("no result");
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::WouldBlock, "{threads} threads");
+        }
+    })
+    .join()
+    .unwrap();
 }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::super::clock::Instant;
 use super::super::raw;
 use super::{NO_END, POLL, Pages, Place, RING_BATCH, is_not_ready};
-use crate::call::{Direction, Waits};
+use crate::call::{Direction, Executor, Waits};
 use crate::error::Error;
 
 /// Turns of a busy owner after which it looks for ready descriptors.
@@ -285,6 +285,11 @@ impl Pages {
         } else if let Waits::ReadyThenBlocks(..) = self.slots[index as usize].waits {
             self.assign_blocking(index);
         } else {
+            let slot = &mut self.slots[index as usize];
+            if slot.other_end == NO_END {
+                // EAGAIN is its result there: nothing tells when to make it again.
+                slot.pinned = Some(Executor::Threads);
+            }
             self.assign_thread(index);
         }
     }
