@@ -4,14 +4,20 @@ use std::fmt;
 
 use shared_ring::files::File;
 
-/// Number of versions that differ. Later ones look like these again.
-const VERSIONS: u8 = 8;
+/// Number of versions that differ: more than appear while a block is sent. Later ones look like these again.
+const VERSIONS: u8 = 32;
 
 /// Returns the byte of a version at an offset. Each version differs from the others everywhere, and continues beyond the
 /// initial length.
 pub(crate) fn byte_of(version: u32, original: &[u8], at: usize) -> u8 {
+    original.get(at).copied().unwrap_or(at as u8)
+        ^ difference_of((version % u32::from(VERSIONS)) as u8)
+}
+
+/// Returns by what the bytes of a version differ from the original ones.
+fn difference_of(version: u8) -> u8 {
     // Multiples of an odd number differ.
-    original.get(at).copied().unwrap_or(at as u8) ^ ((version % u32::from(VERSIONS)) as u8 * 0x1d)
+    version.wrapping_mul(0x1d)
 }
 
 /// The versions of the bytes in a reply from a file that may [change](crate::Fault::FileChanges).
@@ -19,7 +25,7 @@ pub(crate) fn byte_of(version: u32, original: &[u8], at: usize) -> u8 {
 pub struct FileVersions {
     last: Option<u8>,
     /// One bit for each version that was found.
-    found: u8,
+    found: u32,
     /// The offset at which another version began.
     switched_at: Option<usize>,
 }
@@ -32,8 +38,9 @@ impl FileVersions {
         const BLOCK_BYTES: usize = File::BLOCK_BYTES as usize;
         const PIECE_BYTES: usize = File::MAX_PIECE_BYTES as usize;
         let difference = byte ^ byte_of(0, original, at);
-        if self.last.is_none_or(|last| last * 0x1d != difference) {
-            let Some(version) = (0..VERSIONS).find(|version| version * 0x1d == difference) else {
+        if self.last.is_none_or(|last| difference_of(last) != difference) {
+            let Some(version) = (0..VERSIONS).find(|version| difference_of(*version) == difference)
+            else {
                 return false;
             };
             if self.found & 1 << version != 0 {
