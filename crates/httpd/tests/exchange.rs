@@ -191,6 +191,25 @@ fn each_method_gets_its_status() {
 }
 
 #[test]
+fn request_with_another_method_ended_the_connection_although_it_had_no_body() {
+    let root = site();
+    for (first, goes_on) in [
+        ("DELETE / HTTP/1.1\r\nHost: a\r\n\r\n", true),
+        ("BREW / HTTP/1.1\r\nHost: a\r\n\r\n", true),
+        ("BREW / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", false),
+        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", false),
+        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", false),
+        ("CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n", false),
+    ] {
+        let mut stage = Stage::new(root.path());
+        stage.feed(&[first.as_bytes(), &get("/")].concat());
+        let statuses: Vec<_> =
+            responses(&stage.io.sent).iter().map(|response| response.status).collect();
+        assert_eq!(statuses.get(1), goes_on.then_some(&200), "{first}");
+    }
+}
+
+#[test]
 fn malformed_requests_are_rejected_for_any_segmentation() {
     let root = site();
     let mut stage = Stage::new(root.path());
@@ -201,7 +220,9 @@ fn malformed_requests_are_rejected_for_any_segmentation() {
             let found: Vec<u16> = response.iter().map(|response| response.status).collect();
             assert_eq!(found, [status], "{name:?} split at {at}");
             assert_eq!(response[0].field("Connection"), Some("close"), "{name:?}");
-            assert_eq!(stage.io.close, Some(Close::Linger), "{name:?}");
+            // Nothing follows a request that asks for the close.
+            let how = if name.contains("close") { Close::Flush } else { Close::Linger };
+            assert_eq!(stage.io.close, Some(how), "{name:?}");
             let allow = (status == 405).then_some("GET, HEAD, OPTIONS");
             assert_eq!(response[0].field("Allow"), allow, "{name:?}");
             stage.connect();

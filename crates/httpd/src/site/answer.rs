@@ -73,7 +73,12 @@ impl Site {
         }
         match self.answer_unusual(x, request, options) {
             Ok(proceed) => proceed,
-            Err(status) => self.context.send_error(x, status, options.ending()),
+            Err(status) => {
+                // The next request begins behind one without a body whose method alone is wrong.
+                let is_method = matches!(status, Status::METHOD | Status::NOT_IMPLEMENTED);
+                let goes_on = is_method && request.target.starts_with(b"/") && !request.has_body();
+                self.context.send_error(x, status, options.ending_if(!goes_on))
+            }
         }
     }
 
