@@ -22,6 +22,7 @@ for target in "${targets[@]}"; do
     # A kernel that ends while a file operation hangs leaves its memory to the operation.
     leaks=1
     [ "$target" != server ] || leaks=0
-    cargo +nightly fuzz run "$target" "fuzz/corpus/$target" "fuzz/seeds/$target" -- \
+    # Of the fuzzer, and of the sanitizer at the end.
+    ASAN_OPTIONS=detect_leaks=$leaks cargo +nightly fuzz run "$target" "fuzz/corpus/$target" "fuzz/seeds/$target" -- \
         -max_total_time="$seconds" -print_final_stats=1 -timeout=60 -detect_leaks=$leaks
 done
