@@ -60,7 +60,7 @@ impl Replies {
         if let Err(wrong) = self.accept(new) {
             let expected: Vec<u8> = self.bytes.iter().copied().take(new.len().max(1)).collect();
             return Err(format!(
-                "expected \"{}\", received \"{}\", of which {wrong}",
+                "expected \"{}\", received \"{}\": {wrong}",
                 show(&expected),
                 show(new)
             ));
@@ -87,18 +87,18 @@ impl Replies {
                     let offset = file.start + at - file.range.start;
                     if !file.versions.accepts(&PATTERN, offset, *byte) {
                         return Err(format!(
-                            "number {n}, at {offset} of a file, {}",
+                            "byte {n}, at {offset} of a file, differs; {}",
                             file.versions
                         ));
                     }
                 }
-                None if byte != expected => return Err(format!("number {n} differs")),
+                None if byte != expected => return Err(format!("byte {n} differs")),
                 None => {}
             }
         }
         match new.len().saturating_sub(self.bytes.len()) {
             0 => Ok(()),
-            more => Err(format!("{more} are too many")),
+            more => Err(format!("{more} bytes are too many")),
         }
     }
 

@@ -5,25 +5,24 @@ use std::fmt;
 use shared_ring::files::File;
 
 /// Number of versions that differ: more than appear while a block is sent. Later ones look like these again.
-const VERSIONS: u8 = 32;
+const VERSIONS: u32 = 32;
 
 /// Returns the byte of a version at an offset. Each version differs from the others everywhere, and continues beyond the
 /// initial length.
 pub(crate) fn byte_of(version: u32, original: &[u8], at: usize) -> u8 {
-    original.get(at).copied().unwrap_or(at as u8)
-        ^ difference_of((version % u32::from(VERSIONS)) as u8)
+    original.get(at).copied().unwrap_or(at as u8) ^ difference_of(version % VERSIONS)
 }
 
 /// Returns by what the bytes of a version differ from the original ones.
-fn difference_of(version: u8) -> u8 {
+fn difference_of(version: u32) -> u8 {
     // Multiples of an odd number differ.
-    version.wrapping_mul(0x1d)
+    version.wrapping_mul(0x1d) as u8
 }
 
 /// The versions of the bytes in a reply from a file that may [change](crate::Fault::FileChanges).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FileVersions {
-    last: Option<u8>,
+    last: Option<u32>,
     /// One bit for each version that was found.
     found: u32,
     /// The offset at which another version began.
@@ -62,8 +61,8 @@ impl FileVersions {
 impl fmt::Display for FileVersions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.switched_at {
-            Some(at) => write!(f, "of which another version began at {at}"),
-            None => f.write_str("of one version so far"),
+            Some(at) => write!(f, "another version began at {at}"),
+            None => f.write_str("one version came before"),
         }
     }
 }
@@ -97,6 +96,6 @@ mod tests {
     #[test]
     fn bytes_of_no_version_are_not_accepted() {
         let accepted = (0..=255).filter(|byte| FileVersions::default().accepts(&[7], 0, *byte));
-        assert_eq!(accepted.count(), usize::from(VERSIONS));
+        assert_eq!(accepted.count(), VERSIONS as usize);
     }
 }

@@ -43,7 +43,8 @@ pub enum Chunk<'a> {
     /// A range of a file. If the file is shorter, the driver sends up to its end and closes the connection
     /// with [`CloseReason::Truncated`](crate::CloseReason::Truncated). It does the same if the contents have changed
     /// before it sends the next [`File::MAX_PIECE_BYTES`] or the last part, for a file that a
-    /// [`FileOp::Open`](crate::files::FileOp::Open) has opened.
+    /// [`FileOp::Open`](crate::files::FileOp::Open) has opened. A range behind another one of the same file continues it:
+    /// the contents are those of both, as for the parts of a response.
     File(File, Range<u64>),
 }
 

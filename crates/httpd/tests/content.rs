@@ -203,7 +203,7 @@ fn errors_have_their_pages() {
         let page = client.request("GET /404.html", "");
         assert_eq!((page.status, &page.body[..]), (200, &b"<h1>nothing here</h1>"[..]));
         // The connection ends after each of these; the page is complete.
-        let post = client.request("POST /app.html", "Content-Length: 0\r\n");
+        let post = client.request("POST /app.html", "Content-Length: 3\r\n");
         assert_eq!((post.status, post.body.len()), (405, long.len()));
         assert!(post.field("Allow").is_some());
         client.expect_end();

@@ -39,7 +39,7 @@ impl FileVersion {
         }
     }
 
-    /// Compares the contents with those before, as the bytes before `sent_to` were sent. They have changed if the file is
+    /// Compares the contents with those before, when the next bytes are those at `sent_to`. They have changed if the file is
     /// shorter, or was written to and is of the same length, or is longer and has not the bytes that were noted last. A longer
     /// file with these is one to which bytes were added. The time of the last change of metadata does not count: it
     /// changes when another file takes the name of this one. If the metadata cannot be read, the file counts as changed.

@@ -114,7 +114,8 @@ pub trait Kernel: Submit {
     /// so that a request can be answered while it is in the CPU cache.
     fn next(&mut self) -> Option<Completion>;
 
-    /// Adds completions that have landed since to this turn, without a system call. By default, there are none.
+    /// Adds completions that have landed since to this turn, without a system call. By default, there are none; a kernel
+    /// that wraps another one calls its.
     fn reap(&mut self) {}
 }
 

@@ -151,8 +151,7 @@ impl SendQueue {
             SendItem::File(queued) => Some(queued.file.as_raw_fd() == file.as_raw_fd()),
             SendItem::Memory(_) => None,
         };
-        let mut items = self.remaining.iter().rev().chain(&self.first);
-        let is_begun = items.find_map(is_same).unwrap_or(false);
+        let is_begun = self.files > 0 && self.iter().filter_map(is_same).last() == Some(true);
         self.push_back(SendItem::File(QueuedFile { file, left, is_begun }));
     }
 

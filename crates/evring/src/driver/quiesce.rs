@@ -71,7 +71,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 LastAccept::Admits => false,
                 LastAccept::Resets => true,
                 LastAccept::WaitsForRoom => return false,
-                LastAccept::LeavesToOthers => return true,
+                LastAccept::Stops => return true,
             };
             let accepted = self.io.kernel.host_mut().accept(socket);
             self.io.listeners[listener].taken_at_end += 1;
@@ -184,7 +184,8 @@ enum LastAccept {
     Admits,
     Resets,
     WaitsForRoom,
-    LeavesToOthers,
+    /// It accepts no more.
+    Stops,
 }
 
 impl<K: Submit> Io<K> {
@@ -193,13 +194,13 @@ impl<K: Submit> Io<K> {
     fn last_accept(&self, state: &ListenerState) -> LastAccept {
         // The kernel queues one more connection than the backlog. Clients that come later do not keep the listener open.
         if state.taken_at_end > state.length() {
-            return LastAccept::LeavesToOthers;
+            return LastAccept::Stops;
         }
         if !state.is_off() && self.accepts() {
             return LastAccept::Admits;
         }
         if !self.stopping || self.retiring || state.is_shared() {
-            return LastAccept::LeavesToOthers;
+            return LastAccept::Stops;
         }
         if queued(state, &self.kernel) > 0 && self.gets_room() {
             return LastAccept::WaitsForRoom;

@@ -251,12 +251,15 @@ impl<K: Submit, A: Application> Driver<K, A> {
         connection.flags -= ConnFlags::MAY_BE_FULL;
         connection.flags.set(ConnFlags::SOCKET_FULL, is_full);
         if let Some(SendItem::File(queued)) = connection.queue.front_mut() {
-            if queued.advance(bytes.into()) {
-                connection.queue.pop_front();
-            } else if bytes == 0 {
+            let is_sent = queued.advance(bytes.into());
+            if bytes == 0 {
                 return self.end(slot, CloseReason::Truncated);
-            } else {
+            }
+            if !is_sent || connection.queue.has_more_parts() {
                 self.io.note_sent_bytes(slot);
+            }
+            if is_sent {
+                self.io.connection(slot).queue.pop_front();
             }
         }
         self.progress(slot);

@@ -287,7 +287,7 @@ impl Pages {
         } else {
             let slot = &mut self.slots[index as usize];
             if slot.other_end == NO_END {
-                // EAGAIN is its result there: nothing tells when to make it again.
+                // If a thread gets EAGAIN, that is the result: nothing tells when to make the call again.
                 slot.pinned = Some(Executor::Threads);
             }
             self.assign_thread(index);

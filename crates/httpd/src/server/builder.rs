@@ -445,7 +445,7 @@ impl Builder {
     /// Sets the configuration of the mechanism; a further call replaces it, but for roots and inherited sockets. Its
     /// addresses come before those of [`Builder::listen`]. It may have a root instead of [`Builder::files`]. A
     /// `progress_interval` or `min_rate` other than the default is that of the limits, too, whatever
-    /// [`Builder::limits`] sets, before or after.
+    /// [`Builder::limits`] sets, before or after. `max_read_delay` is a quarter of `progress_interval` at most.
     pub fn config(mut self, config: Config) -> Self {
         let roots = config.roots.clone();
         self.config = config.with(|c| {

@@ -121,8 +121,8 @@ impl TlsOptions {
             let ticketer = tickets.get_or_init(|| Arc::clone(&config.ticketer));
             Arc::make_mut(&mut config).ticketer = Arc::clone(ticketer);
         }
-        let config = TlsConfig::from(config);
-        let config = config.reply_to_plain(REPLY_TO_PLAIN).accept_missing_close_notify();
+        let config =
+            TlsConfig::from(config).reply_to_plain(REPLY_TO_PLAIN).accept_missing_close_notify();
         let is_self_signed = self.self_signed;
         Ok(Some(LoadedTls { certificates, config, first_redirecting: addresses, is_self_signed }))
     }

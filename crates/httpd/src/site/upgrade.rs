@@ -128,7 +128,8 @@ impl fmt::Debug for Protocol {
 /// [`Upgraded::write`] waits until the client has received them. There is no time limit for bytes of the client, so a
 /// protocol should notice clients that have gone silent; one that receives less than
 /// [`Limits::min_rate`](crate::options::Limits::min_rate) is reset. After the client has shut down its sending side, or the
-/// server stops, `read` returns `None`; then the protocol has
+/// server stops, `read` returns `None` (with TLS, an attacker can cause that, too: the protocol's messages have to show
+/// where they end); then the protocol has
 /// [`Limits::handler_timeout`](crate::options::Limits::handler_timeout) to end, at a stop
 /// [`Config::drain_timeout`](evring::Config::drain_timeout) if that is shorter.
 ///

@@ -106,11 +106,11 @@ impl Change {
     }
 }
 
-/// One range that begins after the first byte, and several within the blocks of the file.
+/// One range that begins after the first byte, and several, the first of which any socket takes at once.
 pub(crate) fn ranges() -> [String; 2] {
     let parts: Vec<_> =
-        (0..16).map(|n| format!("{}-{}", n * 60_000, n * 60_000 + 59_999)).collect();
-    ["1-".to_owned(), parts.join(",")]
+        (1..16).map(|n| format!("{}-{}", n * 60_000, n * 60_000 + 59_999)).collect();
+    ["1-".to_owned(), format!("0-9,{}", parts.join(","))]
 }
 
 /// Writes the large file again, with an old time of its last change.

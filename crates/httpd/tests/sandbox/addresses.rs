@@ -13,6 +13,7 @@ use evring_httpd::handlers::SandboxedHandler;
 use evring_httpd::sandbox::{Policy, Sandboxer};
 use rustix::process::Signal;
 
+#[cfg(feature = "tls")]
 use crate::authority::Authority;
 use crate::sandbox::{compiled, counter, handler, serve_at_two};
 #[cfg(feature = "tls")]

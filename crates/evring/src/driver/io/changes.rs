@@ -83,7 +83,7 @@ impl<K: Submit> Io<K> {
         Contents::Same
     }
 
-    /// Notes some bytes of the file at the front of a queue, of which not all were sent, unless they were noted before.
+    /// Notes some bytes of the file at the front of a queue, of which more follow, unless they were noted before.
     pub(crate) fn note_sent_bytes(&mut self, slot: u32) {
         let Io { kernel, connections, sent_versions: versions, .. } = self;
         if let Some(SendItem::File(queued)) = connections[slot as usize].queue.front()
