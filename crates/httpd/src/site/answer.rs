@@ -76,7 +76,8 @@ impl Site {
             Err(status) => {
                 // The next request begins behind one without a body whose method alone is wrong.
                 let is_method = matches!(status, Status::METHOD | Status::NOT_IMPLEMENTED);
-                let goes_on = is_method && request.target.starts_with(b"/") && !request.has_body();
+                let has_end = request.target.starts_with(b"/") && !request.has_body();
+                let goes_on = is_method && has_end && options.stays_open();
                 self.context.send_error(x, status, options.ending_if(!goes_on))
             }
         }
