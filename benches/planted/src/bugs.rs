@@ -375,8 +375,8 @@ bugs! {
 
     /// A file that ends before the promised length is taken for complete.
     TruncatedIsWhole, "crates/evring/src/driver/send.rs":
-        "} else if bytes == 0 {" =>
-        "} else if bytes == 0 && PLANTED {
+        "if bytes == 0 {" =>
+        "if bytes == 0 && PLANTED {
                 connection.queue.pop_front();
             } else if bytes == 0 {";
 
