@@ -25,9 +25,8 @@ const STOP_MARGIN: Duration = Duration::from_millis(1_100);
 /// a ring, and its own.
 const DROP_MARGIN: Duration = Duration::from_millis(2_000 + 5_000 + 200);
 
-/// Maximum number of files that posted calls of FlexSC close, and that a server without a limit of open files has open
-/// besides those that are queued.
-const MAX_OTHER_FILES: usize = 256;
+/// Maximum number of files that posted calls of FlexSC close.
+const MAX_CLOSING_FILES: usize = 256;
 
 /// Returns a function that fails the run if a server exceeds a bound.
 ///
@@ -141,9 +140,9 @@ fn exceeded(
     is_flexsc: bool,
     max_open_files: Option<usize>,
 ) -> Option<(&'static str, usize, usize)> {
-    let others = if is_flexsc || max_open_files.is_none() { MAX_OTHER_FILES } else { 0 };
+    let closing = if is_flexsc { MAX_CLOSING_FILES } else { 0 };
     let files = config.roots.len()
-        + others
+        + closing
         + usage.file_ops
         + usage.completed_file_ops
         + usage.deferred_file_ops

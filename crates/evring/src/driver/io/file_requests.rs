@@ -125,10 +125,11 @@ impl FileOps {
         self.has_room() && self.lists() < MAX_LISTS
     }
 
-    /// Ends an operation that is not in flight.
+    /// Ends an operation that is not in flight. One that failed holds no file.
     pub(super) fn end(&mut self, work: FileRequest, outcome: Outcome) {
         self.write_bytes -= work.write_bytes as usize;
-        self.finished.push_back((FileRequest { write_bytes: 0, ..work }, outcome));
+        let reads = work.reads.filter(|_| matches!(outcome, Outcome::File(_)));
+        self.finished.push_back((FileRequest { write_bytes: 0, reads, ..work }, outcome));
     }
 
     /// Takes a read that can be repeated.
@@ -222,13 +223,12 @@ impl FileOps {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::os::fd::OwnedFd;
 
     use super::*;
 
-    #[test]
-    fn operations_were_searched_for_those_of_ended_connections_though_none_had_ended() {
-        let mut ops = FileOps::new(Vec::new(), &Config::default());
-        let work = FileRequest {
+    fn request() -> FileRequest {
+        FileRequest {
             on: ConnId::new(0, 0),
             tag: 0,
             is_list: false,
@@ -237,7 +237,24 @@ mod tests {
             reads: None,
             is_repeated: false,
             opens_to_read: false,
-        };
+        }
+    }
+
+    #[test]
+    fn read_that_failed_kept_its_file_open_until_its_result_was_delivered() {
+        let mut ops = FileOps::new(Vec::new(), &Config::default());
+        let file = File::from(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
+        let work = FileRequest { reads: Some((file, 0..1)), ..request() };
+        ops.end(work.clone(), Outcome::Failed(Errno::IO, None));
+        ops.end(work, Outcome::File(FileOutcome::Read(Vec::new().into())));
+        let kept = |at: usize| ops.finished[at].0.reads.is_some();
+        assert_eq!([kept(0), kept(1)], [false, true]);
+    }
+
+    #[test]
+    fn operations_were_searched_for_those_of_ended_connections_though_none_had_ended() {
+        let mut ops = FileOps::new(Vec::new(), &Config::default());
+        let work = request();
         ops.looks.extend((0..3).map(|_| (Instant::now(), work.clone())));
         let looked_at = Cell::new(0);
         let looks_at = |ops: &mut FileOps, has_room, is_alive| {
