@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::RawFd;
 
+use crate::call::Direction;
+
 /// Owns an open file of this machine.
 pub(crate) use std::os::fd::OwnedFd as OwnedFile;
 
@@ -49,6 +51,18 @@ pub(crate) unsafe fn system_call(number: u32, args: &[usize; 6]) -> isize {
 pub(crate) fn is_open(fd: RawFd) -> bool {
     // SAFETY: it reads a flag of any number.
     unsafe { libc::fcntl(fd, libc::F_GETFD) != -1 }
+}
+
+/// Returns whether a descriptor is ready in a direction (poll(2)). An error in its queue does not count.
+#[cold]
+pub(crate) fn is_ready(fd: RawFd, direction: Direction) -> bool {
+    let events = match direction {
+        Direction::Read => libc::POLLIN,
+        Direction::Write => libc::POLLOUT,
+    };
+    let mut polled = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: `polled` is one descriptor, and poll(2) writes to it only.
+    unsafe { libc::poll(&mut polled, 1, 0) == 1 && polled.revents & events != 0 }
 }
 
 /// Returns a result as the standard library's.

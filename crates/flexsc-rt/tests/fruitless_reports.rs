@@ -14,9 +14,10 @@ use std::rc::Rc;
 use std::thread;
 use std::time::Duration;
 
-use flexsc_rt::operations::{read, receive, set_option, sleep, write};
-use flexsc_rt::{Config, Descriptor, EventLoop, Operation};
+use flexsc_rt::operations::{read, receive, set_option, sleep, splice, write};
+use flexsc_rt::{Config, Descriptor, Direction, EventLoop, Operation};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::pipe::{PipeFlags, pipe_with};
 
 type Output<T> = Rc<RefCell<Option<T>>>;
 
@@ -134,6 +135,25 @@ fn cancelled_wait_beside_an_error_in_the_queue_ends() {
         let (_, bytes) = run(events, receive(&socket, Vec::with_capacity(16)));
         assert_eq!(bytes, b"bytes");
         assert_quiet(events);
+    });
+}
+
+/// The pipe has room.
+#[test]
+fn splice_beside_an_error_in_the_queue_kept_the_owner_busy() {
+    each_wait(|events| {
+        for waits_for in [Direction::Read, Direction::Write] {
+            let (socket, peer) = with_error_in_queue(events);
+            let (reader, writer) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).unwrap();
+            let [reader, writer] = [reader, writer].map(Descriptor::new);
+            let waits = begin(events, splice(&socket, &writer, 16, waits_for));
+            assert_quiet(events);
+            assert!(waits.borrow().is_none());
+            peer.send(b"bytes").unwrap();
+            assert_eq!(end(events, &waits).unwrap(), 5);
+            let (_, bytes) = run(events, read(&reader, Vec::with_capacity(16)));
+            assert_eq!(bytes, b"bytes");
+        }
     });
 }
 

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::super::call_ring::{CallRing, Pushed};
 use super::super::raw::{self, INTERRUPTED};
 use super::super::ring::CANCELLED;
-use super::{NO_END, POLL, Pages, Place, is_not_ready};
+use super::{POLL, Pages, Place, is_not_ready};
 use crate::call::{Direction, Executor, Waits};
 use crate::error::Error;
 
@@ -114,19 +114,22 @@ impl Pages {
             };
         }
         self.counters.in_place += 1;
-        let entry = self.shared.entry(index);
         // SAFETY: the ring only waits for the descriptor; the caller of `Pages::post` vouches for the call.
         let result = unsafe {
-            let (number, args) = entry.call();
+            let (number, args) = self.shared.entry(index).call();
             raw::system_call(number, &args)
         };
         match (is_not_ready(result), more) {
+            (true, true) if self.turns_to_other_end(index) => self.end_poll(index, name),
             (true, true) => {}
-            (true, false) => self.poll_again(index),
+            (true, false) => {
+                self.turns_to_other_end(index);
+                self.poll_again(index);
+            }
             (false, false) => self.finish(index, result),
             (false, true) => {
                 // SAFETY: no other executor has the entry.
-                unsafe { entry.finish(result) };
+                unsafe { self.shared.entry(index).finish(result) };
                 self.slots[index as usize].place = Place::EndingWatch;
                 self.ring.cancel(name);
             }
@@ -142,7 +145,6 @@ impl Pages {
 
     /// Goes on with a call whose descriptor the ring has waited for.
     pub(super) fn polled(&mut self, index: u32, result: isize) {
-        self.swap_ends(index);
         let slot = &mut self.slots[index as usize];
         slot.place = Place::Batch;
         match slot.waits {
@@ -150,8 +152,7 @@ impl Pages {
             Waits::UntilReady(..) => self.finish(index, 0),
             Waits::ReadyThenBlocks(..) if self.threads.is_some() => self.assign_blocking(index),
             _ => {
-                // Of a transfer, the other end may not be ready.
-                slot.by_changes = slot.other_end == NO_END;
+                slot.by_changes = true;
                 self.execute_in_place(index);
             }
         }

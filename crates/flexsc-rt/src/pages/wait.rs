@@ -179,7 +179,6 @@ impl Pages {
     /// Makes the calls that wait for a descriptor, as long as it is ready.
     fn make_waiting_calls(&mut self, fd: RawFd, direction: Direction) -> Stop {
         while let Some(index) = self.readiness.pop(fd, direction) {
-            self.swap_ends(index);
             let blocks = matches!(self.slots[index as usize].waits, Waits::ReadyThenBlocks(..));
             if blocks && self.threads.is_some() {
                 self.readiness.hold(index, fd, direction);
@@ -198,8 +197,10 @@ impl Pages {
                 raw::system_call(number, &args)
             };
             if is_not_ready(result) {
-                if self.slots[index as usize].other_end != NO_END {
-                    self.waits_again(index);
+                if self.turns_to_other_end(index)
+                    && let Some((fd, direction)) = self.slots[index as usize].waits.descriptor()
+                {
+                    self.wait_for(index, fd, direction);
                     continue;
                 }
                 self.readiness.push_front(index, fd, direction);
@@ -214,16 +215,29 @@ impl Pages {
         Stop::NoOther
     }
 
-    /// Has a call whose descriptor is ready wait for its other end, if it is not ready now.
-    pub(super) fn swap_ends(&mut self, index: u32) {
+    /// Has a call that was not ready wait for its other end, if its descriptor is ready.
+    pub(super) fn turns_to_other_end(&mut self, index: u32) -> bool {
+        let slot = &self.slots[index as usize];
+        let turns = slot.other_end != NO_END
+            && slot.waits.descriptor().is_some_and(|(fd, direction)| raw::is_ready(fd, direction));
+        if turns {
+            self.swap_ends(index);
+        }
+        turns
+    }
+
+    /// Has a call wait for its other end, if it has one.
+    fn swap_ends(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
         if slot.other_end != NO_END {
             slot.waits.swap_end(&mut slot.other_end);
+            slot.by_changes = false;
         }
     }
 
     /// Lets a call that was not ready wait, if it is of that sort.
     pub(super) fn waits_again(&mut self, index: u32) -> bool {
+        self.turns_to_other_end(index);
         let slot = &self.slots[index as usize];
         match slot.waits {
             Waits::Ready(fd, direction)
