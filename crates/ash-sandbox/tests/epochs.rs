@@ -164,6 +164,7 @@ fn clock_of_epochs_inherited_the_core_of_a_real_time_thread() {
         one.set((0..CpuSet::MAX_CPU).find(|core| all.is_set(*core)).unwrap());
         sched_setaffinity(None, &one).unwrap();
         let sandboxer = sandboxer(Duration::from_millis(1));
+        sandboxer.load(&module("(loop $l) (i32.const 1)")).unwrap();
         let clocks = || {
             let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
             tasks.filter_map(|task| {

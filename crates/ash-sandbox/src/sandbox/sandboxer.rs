@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use wasmtime::{Config, Engine, Global, Linker, Module, Mutability, OperatorCost, OptLevel, Store};
 
@@ -50,7 +51,8 @@ pub struct Sandboxer {
     /// With the checks of the policy, for cyclic ones.
     checked: Engine,
     cache: Option<Cache>,
-    clock: Option<Arc<Clock>>,
+    /// Started for the first handler that it bounds.
+    clock: Mutex<Option<Arc<Clock>>>,
 }
 
 impl fmt::Debug for Sandboxer {
@@ -108,13 +110,6 @@ impl Sandboxer {
             Engine::new(&config).map_err(compiler)
         };
         let checked = engine(Some(policy.loops))?;
-        let clock = match policy.loops {
-            Loops::Epoch(tick) => {
-                let clock = Clock::start(tick, checked.weak()).map_err(compiler)?;
-                Some(Arc::new(clock))
-            }
-            Loops::Fuel => None,
-        };
         Ok(Sandboxer {
             policy: Arc::new(policy),
             budgets: Arc::default(),
@@ -123,7 +118,7 @@ impl Sandboxer {
             checked,
             memories,
             cache: None,
-            clock,
+            clock: Mutex::default(),
         })
     }
 
@@ -157,9 +152,10 @@ impl Sandboxer {
         let (analysis, extra) = analyse(wasm, &self.policy)?;
         let extra = (analysis.bound == Bound::Cyclic).then_some(extra);
         let wasm = &rewrite(wasm, extra)?[..];
-        let engine = match analysis.bound {
-            Bound::Acyclic(_) => &self.plain,
-            Bound::Cyclic => &self.checked,
+        let (engine, clock) = match (analysis.bound, self.policy.loops) {
+            (Bound::Acyclic(_), _) => (&self.plain, None),
+            (Bound::Cyclic, Loops::Fuel) => (&self.checked, None),
+            (Bound::Cyclic, Loops::Epoch(tick)) => (&self.checked, Some(self.clock(tick)?)),
         };
         let compile = || Module::new(engine, wasm).map_err(compiler);
         let module = match &self.cache {
@@ -168,7 +164,17 @@ impl Sandboxer {
         };
         let (policy, memories) = (Arc::clone(&self.policy), Arc::clone(&self.memories));
         let (budgets, dropped) = (Arc::clone(&self.budgets), Arc::clone(&self.dropped));
-        Ok(Ash { module, analysis, policy, memories, budgets, dropped, clock: self.clock.clone() })
+        Ok(Ash { module, analysis, policy, memories, budgets, dropped, clock })
+    }
+
+    /// Returns the clock that bounds cyclic handlers.
+    fn clock(&self, tick: Duration) -> Result<Arc<Clock>, Rejection> {
+        let mut clock = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(clock) = &*clock {
+            return Ok(Arc::clone(clock));
+        }
+        let started = Clock::start(tick, self.checked.weak()).map_err(compiler)?;
+        Ok(Arc::clone(clock.insert(Arc::new(started))))
     }
 
     /// Creates an unsafe handler (section 6.3): native code in the place of a module, with the same memory
