@@ -18,8 +18,10 @@ echo "kv without its binary"
 cargo check --quiet -p kv --no-default-features --features evring/epoll
 echo "kv without handlers"
 cargo check --quiet -p kv --no-default-features --features model,program
-echo "the tests of httpd with few features"
-cargo check --quiet -p evring-httpd --tests --no-default-features --features uring
+for features in uring uring,sandbox; do
+    echo "the tests of httpd with $features"
+    cargo check --quiet -p evring-httpd --tests --no-default-features --features "$features"
+done
 for mechanism in $mechanisms; do
     echo "evring and httpd with $mechanism"
     # Their dependencies have the features that evring requests, so it is checked as if it were alone.
