@@ -7,6 +7,7 @@ use evring_sim::Machine;
 use shared_ring::author::{CallJob, System};
 use shared_ring::{Host, Socket};
 
+use crate::call::Direction;
 use crate::host;
 
 /// Result of an interrupted or cancelled call.
@@ -25,6 +26,11 @@ pub(crate) unsafe fn system_call(number: u32, args: &[usize; 6]) -> isize {
 
 /// The machine fails the run if a call uses a number that is not open.
 pub(crate) fn is_open(_fd: RawFd) -> bool {
+    true
+}
+
+/// No call of a server waits for two descriptors.
+pub(crate) fn is_ready(_fd: RawFd, _direction: Direction) -> bool {
     true
 }
 
