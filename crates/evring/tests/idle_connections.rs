@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use evring::sockets::BufferSizes;
@@ -55,8 +56,7 @@ fn new_client_is_served_within_100_ms_while_idle_ones_fill_the_server() {
             .collect();
         times.sort_unstable();
         assert!(times[ROUNDS / 2] < Duration::from_millis(100), "{name}: {times:?}");
-        // If a close takes longer than the interval of searches, another one is closed.
-        assert!(server.stop().idle_closed >= ROUNDS as u64, "{name}");
+        assert_eq!(server.stop().idle_closed, ROUNDS as u64, "{name}");
     });
 }
 
@@ -84,7 +84,7 @@ fn clients_that_came_together_waited_for_a_search_each() {
         }
         times.sort_unstable();
         assert!(times[ROUNDS / 2] < Duration::from_millis(100), "{name}: {times:?}");
-        assert!(server.stop().idle_closed >= (CLIENTS * ROUNDS) as u64, "{name}");
+        assert_eq!(server.stop().idle_closed, (CLIENTS * ROUNDS) as u64, "{name}");
     });
 }
 
@@ -245,9 +245,43 @@ fn clients_of_a_listener_that_is_off_closed_idle_connections() {
         ask(&mut new, "x", "x");
         drop((idle, new));
         let stats = server.stop();
-        assert_eq!(stats.accepted, IDLE as u64 + 1, "{name}");
-        // If the close takes longer than the interval of searches, another one is closed.
-        assert!(stats.idle_closed < IDLE as u64 / 2, "{name}: {stats:?}");
+        assert_eq!((stats.accepted, stats.idle_closed), (IDLE as u64 + 1, 1), "{name}");
         drop(waiting);
+    });
+}
+
+/// Echoes, and is idle in between. The search among 20 connections takes longer than the interval of searches.
+struct TakesLong;
+
+impl Application for TakesLong {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        x.io.send(x.id, Chunk::Received(rx.take()));
+        if rx.eof() {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+
+    fn is_idle(&self, _id: ConnId, _state: &()) -> bool {
+        thread::sleep(Duration::from_millis(1));
+        true
+    }
+}
+
+#[test]
+fn place_of_a_connection_that_was_being_closed_was_searched_again() {
+    const IDLE: usize = 20;
+    side_by_side(|name| {
+        let config = listening(1).with(|c| c.max_connections = IDLE as u32);
+        let server = Server::start(name, config, || TakesLong);
+        let mut idle: Vec<_> = (0..IDLE).map(|_| server.connect()).collect();
+        for client in &mut idle {
+            ask(client, "x", "x");
+        }
+        ask(&mut server.connect(), "x", "x");
+        drop(idle);
+        assert_eq!(server.stop().idle_closed, 1, "{name}");
     });
 }

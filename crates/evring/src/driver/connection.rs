@@ -74,6 +74,8 @@ bitflags! {
         const HELD = 1 << 18;
         /// The socket was full before a pause, and has neither sent a piece of a file nor reported room since.
         const MAY_BE_FULL = 1 << 19;
+        /// It closes to make room for a new connection.
+        const EVICTED = 1 << 20;
     }
 }
 

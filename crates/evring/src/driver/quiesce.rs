@@ -120,9 +120,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
         } else if !has_more && self.is_idle(slot) && self.io.unsent_bytes(self.io.conn(slot)) == 0 {
             self.io.stats.idle_closed += 1;
             call!(self, slot, evicting);
-            let close = &mut self.io.connection(slot).close;
-            if matches!(close, None | Some(Close::Half)) {
-                *close = Some(Close::Flush);
+            let connection = self.io.connection(slot);
+            connection.flags |= ConnFlags::EVICTED;
+            if matches!(connection.close, None | Some(Close::Half)) {
+                connection.close = Some(Close::Flush);
             }
         }
     }
@@ -152,7 +153,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
             Some(_) => 0,
             None => self.io.listeners.iter().map(|state| queued(state, &self.io.kernel)).sum(),
         };
-        let is_chosen = |connection: &&Connection| connection.has(ConnFlags::QUIESCING);
+        // Their places are not free yet.
+        let is_chosen = |connection: &&Connection| {
+            connection.flags.intersects(ConnFlags::QUIESCING | ConnFlags::EVICTED)
+        };
         let chosen = self.io.connections.iter().filter(is_chosen).count();
         let wanted = (self.io.deferred.len() + queued).min(MAX_ENDED).saturating_sub(chosen);
         // Applications set deadlines from the time when a connection became idle. Connections without a
