@@ -155,7 +155,7 @@ impl Realm {
     /// longest path.
     ///
     /// # Errors
-    /// 400 for a path without a canonical form, which handlers would get although it may be in a realm.
+    /// 400 for a path with an encoded slash or without a canonical form: a handler may take it for one in a realm.
     pub(crate) fn find(
         realms: &[Realm],
         numbers: &[usize],
@@ -167,10 +167,10 @@ impl Realm {
         // A target without a path is rejected, or has no content.
         let Ok((name, _)) = path::split(request.target) else { return Ok(None) };
         let name = match path::try_canonical(name) {
-            Ok(name) => name,
-            // Realms for all paths have those without a canonical form, too.
-            Err(_) if numbers.iter().all(|number| realms[*number].path.is_empty()) => name.into(),
-            Err(status) => return Err(status),
+            Ok(name) if !path::has_encoded_slash(&name) => name,
+            // Realms for all paths have these, too.
+            _ if numbers.iter().all(|number| realms[*number].path.is_empty()) => name.into(),
+            _ => return Err(Status::BAD_REQUEST),
         };
         let is_in = |number: &usize| is_within(&name, &realms[*number].path);
         let all = numbers.iter().copied().filter(is_in);

@@ -21,8 +21,8 @@ use crate::mime_type::MimeType;
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "Files"))]
 pub struct Compression {
     /// Compress files for clients that accept one of these codings, the first of `br`, `zstd` and `gzip`
-    /// if it accepts several; without a value all of them. Files of which there is a precompressed one are not
-    /// compressed
+    /// if it accepts several; without a value all of them. A file of which there is a precompressed one that the client
+    /// accepts is not compressed
     #[cfg_attr(feature = "cli", arg(long = "compress", value_name = "CODING[:LEVEL],...", num_args = 0..=1, require_equals = true, default_value_t = CompressionLevels::OFF, default_missing_value = "br,zstd,gzip"))]
     pub levels: CompressionLevels,
     /// Minimum bytes of a file to be compressed

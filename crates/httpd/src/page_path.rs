@@ -38,7 +38,7 @@ impl FromStr for PagePath {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let canonical = path::canonical_setting(&format!("/{text}"));
+        let canonical = path::canonical_of_file(&format!("/{text}"));
         match path::resolve(&canonical) {
             Ok(path) if !canonical.ends_with(b"/") => Ok(PagePath { canonical, path }),
             _ => Err("expected the path of a file below the root that is not hidden, such as \

@@ -109,7 +109,8 @@ impl FromStr for Redirect {
         if !from.starts_with('/') || !is_target || !is_uri {
             return Err(error());
         }
-        let redirect = Redirect { from: path::canonical_setting(from), to: to.to_owned(), status };
+        let from = path::canonical_setting(from);
+        let redirect = Redirect { from, to: to.to_owned(), status };
         let to_path = to.split(['?', '#']).next().unwrap_or_default();
         if is_path && redirect.matches(&path::canonical(to_path.as_bytes())) {
             return Err(format!("`{to}` would be redirected again, for ever"));

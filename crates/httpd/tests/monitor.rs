@@ -127,6 +127,20 @@ fn clients_that_send_no_request_in_time_were_not_counted() {
 }
 
 #[test]
+fn slow_client_of_a_last_response_was_not_counted() {
+    on_every_backend_at_once(|backend| {
+        let mut limits = Limits::default();
+        limits.progress_interval = Duration::from_secs(1);
+        let server = limited(limits, None).listen("127.0.0.1:0").backend(backend);
+        let server = server.route("/large", |_: Request| vec![b'x'; 16 << 20]).start().unwrap();
+        let mut slow = connect(&server);
+        slow.send(b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        scrape_when(&server, |samples| samples["evring_reset_slow_total"] == 1.0);
+        drop(slow);
+    });
+}
+
+#[test]
 fn gauges_are_what_the_kernel_holds_at_the_scrape() {
     const CLIENTS: usize = 10;
     on_every_backend(|backend| {

@@ -51,6 +51,36 @@ fn parameters_match_no_encoded_slash_and_paths_with_a_slash_do() {
 }
 
 #[test]
+fn handler_of_all_paths_below_one_got_paths_that_left_it() {
+    let path = |request: Request| request.uri().path().to_owned();
+    let server = builder().route("/files/", path).route("/files/{name}/x", path).route("/y", path);
+    let server = server.start().unwrap();
+    for (target, status) in [
+        ("/files/../../etc/passwd", 400),
+        ("/files/%2e%2E/../etc/passwd", 400),
+        ("/files/a%2Fb/../../../etc/passwd", 400),
+        ("/files/a/../../files/b", 400),
+        ("/files/./b", 400),
+        ("/files/%", 400),
+        ("/files/a%00", 400),
+        ("/files//b", 200),
+        ("/files/a%2F..%2Fb", 200),
+        ("/files/a/../b/x", 200),
+        ("/files/../y", 200),
+    ] {
+        for method in ["GET", "PUT"] {
+            let mut client = connect(&server);
+            let line = format!("{method} {target} HTTP/1.1\r\nHost: a\r\n\r\n");
+            client.send(line.as_bytes());
+            let response = client.response(true);
+            assert_eq!(response.status, status, "{method} {target}");
+            let is_path = response.body == target.as_bytes();
+            assert_eq!(is_path, status == 200, "{method} {target}");
+        }
+    }
+}
+
+#[test]
 fn methods_have_handlers_and_others_get_405() {
     let item = get(|request: Request| format!("item {}", param(&request, "id").unwrap()))
         .put(async |request: Request| request.into_body())

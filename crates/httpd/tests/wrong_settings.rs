@@ -53,6 +53,7 @@ fn check_accepted_what_no_server_starts_with() {
         fs::File::create(dir.path().join("large")).unwrap().set_len(1 << 40).unwrap();
     }
     std::os::unix::fs::symlink("/etc/hosts", dir.path().join("link")).unwrap();
+    std::os::unix::fs::symlink(dir.path().join("f.html"), dir.path().join("absolute")).unwrap();
     mknodat(CWD, dir.path().join("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
     for (text, reason) in [
         ("\nbackend = 'abacus'", "DIR/httpd.toml:2:11: `backend`: unknown mechanism `abacus`"),
@@ -132,7 +133,15 @@ fn check_accepted_what_no_server_starts_with() {
             "root = 'DIR'\nfallback = 'f.html'\nbasic-auth = ['DIR/users,path=/f.html']",
             "DIR/httpd.toml:3:14: `basic-auth`, with `fallback` at 2:12: other paths send the page of",
         ),
+        (
+            "root = 'DIR'\nerror-page = ['404=f.html']\nbasic-auth = ['DIR/users,path=/f.html']",
+            "DIR/httpd.toml:3:14: `basic-auth`, with `error-page` at 2:14: a page of error-page is sent without",
+        ),
         ("root = 'DIR'\nfallback = 'sub'", "DIR/sub: it is no file"),
+        (
+            "root = 'DIR'\nfallback = 'absolute'",
+            "DIR/absolute: a link leads out of the directory or is absolute",
+        ),
         ("root = 'DIR'\nfallback = 'pipe'", "DIR/pipe: it is no file"),
         ("root = 'DIR'\nerror-page = ['404=pipe']", "DIR/pipe: it is no file"),
         ("root = 'DIR'\nfallback = 'link'", "DIR/link: a link leads out of the directory"),

@@ -13,6 +13,10 @@ use crate::{Access, Blocking, Fd, PathAt, SymlinkPolicy};
 /// `NONBLOCK` in a ring: see `UringKernel::refused_by_ring`.
 const OPEN_FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
+/// Maximum tries of an open. The kernel resolves no `..` of a link (`EAGAIN`) if anything on the machine is renamed or mounted
+/// meanwhile: openat2(2), `RESOLVE_BENEATH`.
+const MAX_TRIES: u32 = 64;
+
 /// Flags of an open for metadata only.
 pub(crate) const STAT_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
@@ -73,7 +77,16 @@ impl<D, P> PathAt<D, P> {
 pub(crate) fn open(at: PathAt<Fd, &CStr>, flags: OFlags, disk: Blocking) -> Result<OwnedFd, Errno> {
     let PathAt { root, path, symlinks } = at;
     let how = symlinks.resolve_with(disk);
-    match retry_on_intr(|| fs::openat2(borrow(&root), path, flags, mode(flags), how)) {
+    let open = || retry_on_intr(|| fs::openat2(borrow(&root), path, flags, mode(flags), how));
+    let mut opened = open();
+    if disk == Blocking::MayBlock {
+        let mut tries = 1;
+        while tries < MAX_TRIES && matches!(opened, Err(Errno::AGAIN)) {
+            opened = open();
+            tries += 1;
+        }
+    }
+    match opened {
         Err(Errno::NOSYS) if disk == Blocking::NoBlock => Err(Errno::AGAIN),
         Err(Errno::NOSYS) if symlinks == SymlinkPolicy::Anywhere => {
             fs::openat(borrow(&root), path, flags, mode(flags))

@@ -136,6 +136,9 @@ pub(crate) fn stat(at: PathAt<Fd, &CStr>, disk: Blocking) -> Result<Metadata, Er
     meta(beneath::open(at, beneath::STAT_FLAGS, disk)?)
 }
 
+/// Maximum number of entries of a directory that are looked at for a listing, also of those that it omits.
+const MAX_VISITED: usize = 2 * Listing::MAX_ENTRIES;
+
 /// Lists the directory at a path. Omits entries that cannot be opened, such as broken links and
 /// those that the policy forbids.
 ///
@@ -148,13 +151,13 @@ pub(crate) fn list(at: PathAt<Fd, &CStr>) -> Result<Listing, Errno> {
     let mut path = at.path.to_bytes().to_vec();
     path.push(b'/');
     let start = path.len();
-    for entry in fs::Dir::new(opened)? {
+    for (number, entry) in fs::Dir::new(opened)?.enumerate() {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
         if matches!(name, b"." | b"..") {
             continue;
         }
-        if listing.entries.len() == Listing::MAX_ENTRIES {
+        if listing.entries.len() == Listing::MAX_ENTRIES || number >= MAX_VISITED {
             listing.is_complete = false;
             break;
         }

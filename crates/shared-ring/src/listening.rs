@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
@@ -97,7 +98,7 @@ impl TryFrom<OwnedFd> for ListeningSocket {
         }
         let address = SocketAddr::try_from(net::getsockname(&fd)?)?;
         rustix::io::ioctl_fionbio(&fd, true)?;
-        sockopt::set_tcp_nodelay(&fd, true)?;
+        set_inherited_options(&fd)?;
         Ok(ListeningSocket { fd: Arc::new(fd), address, is_shared: false })
     }
 }
@@ -116,8 +117,8 @@ pub(crate) fn socket_for(address: SocketAddr, buffers: BufferSizes) -> io::Resul
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = net::socket_with(family, SocketType::STREAM, flags, None)?;
-    // Accepted sockets inherit these.
-    sockopt::set_tcp_nodelay(&fd, true)?;
+    set_inherited_options(&fd)?;
+    // Accepted sockets inherit these, too.
     if let Some(bytes) = buffers.send {
         sockopt::set_socket_send_buffer_size(&fd, bytes)?;
     }
@@ -127,7 +128,64 @@ pub(crate) fn socket_for(address: SocketAddr, buffers: BufferSizes) -> io::Resul
     Ok(fd)
 }
 
+/// Idle time after which the kernel probes the peer of a connection, the time between probes, and how many without an
+/// answer end the connection: a peer that has vanished without a word holds its place for two minutes.
+const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_PROBES: u32 = 4;
+
+/// Sets the options that accepted sockets inherit: no delay (`TCP_NODELAY`), and probes of idle connections
+/// (`SO_KEEPALIVE`), unless the creator of the socket has set its own.
+fn set_inherited_options(fd: &OwnedFd) -> io::Result<()> {
+    sockopt::set_tcp_nodelay(fd, true)?;
+    if !sockopt::socket_keepalive(fd)? {
+        sockopt::set_socket_keepalive(fd, true)?;
+        sockopt::set_tcp_keepidle(fd, KEEP_ALIVE_IDLE)?;
+        sockopt::set_tcp_keepintvl(fd, KEEP_ALIVE_INTERVAL)?;
+        sockopt::set_tcp_keepcnt(fd, KEEP_ALIVE_PROBES)?;
+    }
+    Ok(())
+}
+
 /// Returns the length of a backlog as listen(2) takes it.
 pub(crate) fn clamp(backlog: u32) -> i32 {
     i32::try_from(backlog).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpStream};
+
+    use super::*;
+
+    fn listener(options: &ListenOptions) -> ListeningSocket {
+        ListeningSocket::bind((Ipv4Addr::LOCALHOST, 0).into(), options).unwrap()
+    }
+
+    fn accepted(listener: &ListeningSocket) -> OwnedFd {
+        TcpStream::connect(listener.address()).unwrap();
+        net::accept(listener).unwrap()
+    }
+
+    #[test]
+    fn peer_that_had_vanished_held_its_place_for_ever() {
+        let own = listener(&ListenOptions::default());
+        let foreign: OwnedFd = std::net::TcpListener::bind("127.0.0.1:0").unwrap().into();
+        for listener in [own, foreign.try_into().unwrap()] {
+            let connection = accepted(&listener);
+            assert!(sockopt::socket_keepalive(&connection).unwrap());
+            assert_eq!(sockopt::tcp_keepidle(&connection).unwrap(), KEEP_ALIVE_IDLE);
+            assert_eq!(sockopt::tcp_keepintvl(&connection).unwrap(), KEEP_ALIVE_INTERVAL);
+            assert_eq!(sockopt::tcp_keepcnt(&connection).unwrap(), KEEP_ALIVE_PROBES);
+        }
+    }
+
+    #[test]
+    fn probes_of_a_service_manager_are_kept() {
+        let foreign: OwnedFd = std::net::TcpListener::bind("127.0.0.1:0").unwrap().into();
+        sockopt::set_socket_keepalive(&foreign, true).unwrap();
+        sockopt::set_tcp_keepidle(&foreign, Duration::from_secs(7)).unwrap();
+        let connection = accepted(&foreign.try_into().unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&connection).unwrap(), Duration::from_secs(7));
+    }
 }

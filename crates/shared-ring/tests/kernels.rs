@@ -137,6 +137,7 @@ on_every_kernel!(call_in_flight_is_dropped_with_its_kernel);
 on_every_kernel!(call_beyond_the_table_is_handed_back, Capacity { operations: 1, ..CAPACITY });
 on_every_kernel!(no_path_leads_out_of_its_root);
 on_every_kernel!(path_led_out_of_its_root_if_links_may);
+on_every_kernel!(path_of_a_link_was_not_resolved_beside_renames);
 on_every_kernel!(directories_are_listed);
 on_every_kernel!(listing_in_flight_is_cancelled_or_dropped);
 on_every_kernel!(file_is_sent_up_to_its_end);

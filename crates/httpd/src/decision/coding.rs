@@ -110,13 +110,20 @@ fn choose_from<'a>(fields: impl Iterator<Item = &'a [u8]>, available: Codings) -
         };
         *slot = Some(weight);
     }
-    let weight_of =
-        |coding: Coding| weights.codings[coding as usize].or(weights.others).unwrap_or(0);
-    let best = Coding::ALL.into_iter().filter(|coding| available.has(*coding));
-    // The first of equals wins; `max_by_key` returns the last.
-    let best = best.rev().max_by_key(|coding| weight_of(*coding))?;
-    let min = weights.plain.unwrap_or(1);
-    (weight_of(best) >= min.max(1)).then_some(best)
+    // A file is not compressed if the client accepts a precompressed one.
+    weights.best(available.precompressed()).or_else(|| weights.best(available))
+}
+
+impl Weights {
+    /// Returns the preferred coding, if it is preferred to the plain file.
+    fn best(&self, available: Codings) -> Option<Coding> {
+        let weight_of = |coding: Coding| self.codings[coding as usize].or(self.others).unwrap_or(0);
+        let best = Coding::ALL.into_iter().filter(|coding| available.has(*coding));
+        // The first of equals wins; `max_by_key` returns the last.
+        let best = best.rev().max_by_key(|coding| weight_of(*coding))?;
+        let min = self.plain.unwrap_or(1);
+        (weight_of(best) >= min.max(1)).then_some(best)
+    }
 }
 
 /// Parses a weight such as `q=0.8`, in thousandths.
@@ -195,6 +202,13 @@ mod tests {
         for (field, available, expected) in cases {
             let found = choose_from([field.as_bytes()].into_iter(), set(available));
             assert_eq!(found, *expected, "{field} of {available:?}");
+        }
+        #[cfg(feature = "compression")]
+        for (field, expected) in [("gzip, br", Gzip), ("gzip;q=0.1, br", Gzip), ("br", Brotli)] {
+            let mut codings = set(&[Gzip]);
+            Coding::ALL.into_iter().for_each(|coding| codings.add_on_the_fly(coding));
+            let found = choose_from([field.as_bytes()].into_iter(), codings);
+            assert_eq!(found, Some(expected), "{field}, with a precompressed file");
         }
         let two = [&b"gzip"[..], b"br"].into_iter();
         assert_eq!(choose_from(two, set(&Coding::ALL)), Some(Brotli), "fields add up");

@@ -90,6 +90,9 @@ fn is_uri_byte(b: u8) -> bool {
 pub(crate) fn resolve(path: &[u8]) -> Result<PathBuf, Status> {
     let (mut names, is_directory) = names(path)?;
     for (at, name) in names.iter().enumerate() {
+        if name.contains(&b'/') {
+            return Err(Status::BAD_REQUEST);
+        }
         // Well-known URIs are public (RFC 8615).
         if name.starts_with(b".") && !(at == 0 && name == b".well-known") {
             return Err(Status::NOT_FOUND);
@@ -103,12 +106,12 @@ pub(crate) fn resolve(path: &[u8]) -> Result<PathBuf, Status> {
 
 /// Returns the decoded names in a path without dot segments, and whether it is a directory's.
 ///
-/// Segments are decoded one by one, so an encoded slash never separates names.
+/// Segments are decoded one by one, so an encoded slash never separates names: it is a part of one.
 fn names(path: &[u8]) -> Result<(Vec<Vec<u8>>, bool), Status> {
     let mut names: Vec<Vec<u8>> = Vec::new();
     let mut is_directory = true;
     for segment in path.split(|b| *b == b'/') {
-        let name = decode(segment)?;
+        let name = decode_any(segment)?;
         is_directory = matches!(&name[..], b"" | b"." | b"..");
         match &name[..] {
             b"" | b"." => {}
@@ -119,17 +122,17 @@ fn names(path: &[u8]) -> Result<(Vec<Vec<u8>>, bool), Status> {
     Ok((names, is_directory))
 }
 
-/// Returns the canonical form of a path: names decoded and encoded in one way, without dot segments
-/// and empty segments. Equivalent paths have the same form, so none bypasses a handler and a file
-/// has one key in the cache. A path that cannot be resolved is returned unchanged.
+/// Returns the canonical form of a path, as [`try_canonical`] does. A path that has none is returned unchanged.
 pub(crate) fn canonical(path: &[u8]) -> Cow<'_, [u8]> {
     try_canonical(path).unwrap_or(Cow::Borrowed(path))
 }
 
-/// Returns the canonical form of a path, as [`canonical`] does.
+/// Returns the canonical form of a path: names decoded and encoded in one way, without dot segments
+/// and empty segments. Equivalent paths have the same form, so none bypasses a handler and a file
+/// has one key in the cache.
 ///
 /// # Errors
-/// 400 for a path that cannot be resolved: it may be written in several ways.
+/// 400 for a malformed encoding, an encoded NUL, and for a path that leaves the root.
 pub(crate) fn try_canonical(path: &[u8]) -> Result<Cow<'_, [u8]>, Status> {
     let mut last = 0;
     let mut is_canonical = |b: &u8| {
@@ -142,8 +145,10 @@ pub(crate) fn try_canonical(path: &[u8]) -> Result<Cow<'_, [u8]>, Status> {
     let (names, is_directory) = names(path)?;
     let mut canonical = Vec::with_capacity(path.len());
     for name in &names {
-        canonical.push(b'/');
-        encode(name, &mut canonical);
+        for (at, part) in name.split(|b| *b == b'/').enumerate() {
+            canonical.extend_from_slice(if at == 0 { b"/" } else { ENCODED_SLASH });
+            encode(part, &mut canonical);
+        }
     }
     if is_directory {
         canonical.push(b'/');
@@ -151,10 +156,38 @@ pub(crate) fn try_canonical(path: &[u8]) -> Result<Cow<'_, [u8]>, Status> {
     Ok(Cow::Owned(canonical))
 }
 
-/// Returns the canonical form of a path of the settings, which has no percent-encodings.
-pub(crate) fn canonical_setting(path: &str) -> Vec<u8> {
+/// A slash in a name of a canonical path.
+const ENCODED_SLASH: &[u8] = b"%2F";
+
+/// Returns whether a name in a canonical path has a slash. No file has such a name.
+pub(crate) fn has_encoded_slash(path: &[u8]) -> bool {
+    path.windows(ENCODED_SLASH.len()).any(|part| part == ENCODED_SLASH)
+}
+
+/// Returns whether a path has a segment `.` or `..`, which its canonical form has not.
+pub(crate) fn has_dot_segments(path: &[u8]) -> bool {
+    let is_dots = |segment| decode(segment).is_ok_and(|name| matches!(&name[..], b"." | b".."));
+    path.split(|b| *b == b'/').any(is_dots)
+}
+
+/// Returns the canonical form of the path of a file, which has no percent-encodings.
+pub(crate) fn canonical_of_file(path: &str) -> Vec<u8> {
     let mut encoded = Vec::with_capacity(path.len());
     encode(path.as_bytes(), &mut encoded);
+    canonical(&encoded).into_owned()
+}
+
+/// Returns the canonical form of a path of the settings, which may be written as in a URI or as it is displayed: a `%` in
+/// front of two hex digits begins an encoding.
+pub(crate) fn canonical_setting(path: &str) -> Vec<u8> {
+    let mut encoded = Vec::with_capacity(path.len());
+    for (at, part) in path.as_bytes().split(|b| *b == b'%').enumerate() {
+        let is_encoding = matches!(part, [high, low, ..] if hex(high).and(hex(low)).is_some());
+        if at > 0 {
+            encoded.extend_from_slice(if is_encoding { b"%" } else { b"%25" });
+        }
+        encode(part, &mut encoded);
+    }
     canonical(&encoded).into_owned()
 }
 
@@ -188,7 +221,18 @@ pub(crate) fn decoded(path: &[u8]) -> Vec<u8> {
 }
 
 /// Decodes one segment, such as `%41` to `A`.
+///
+/// # Errors
+/// 400 for a malformed encoding, and for an encoded slash or NUL.
 pub(crate) fn decode(segment: &[u8]) -> Result<Vec<u8>, Status> {
+    decode_any(segment).and_then(|name| match name.contains(&b'/') {
+        true => Err(Status::BAD_REQUEST),
+        false => Ok(name),
+    })
+}
+
+/// Decodes one segment, also an encoded slash.
+fn decode_any(segment: &[u8]) -> Result<Vec<u8>, Status> {
     let mut name = Vec::with_capacity(segment.len());
     let mut bytes = segment.iter();
     while let Some(byte) = bytes.next() {
@@ -199,7 +243,7 @@ pub(crate) fn decode(segment: &[u8]) -> Result<Vec<u8>, Status> {
             },
             plain => *plain,
         };
-        if matches!(byte, 0 | b'/') {
+        if byte == 0 {
             return Err(Status::BAD_REQUEST);
         }
         name.push(byte);
@@ -214,6 +258,22 @@ fn hex(digit: &u8) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn percent_encodings_in_settings_matched_nothing() {
+        for (path, expected) in [
+            ("/a b", "/a%20b"),
+            ("/a%20b", "/a%20b"),
+            ("/%61/", "/a/"),
+            ("/\u{fc}", "/%C3%BC"),
+            ("/%c3%bc", "/%C3%BC"),
+            ("/100%25", "/100%25"),
+            ("/100%", "/100%25"),
+            ("/%zz%6", "/%25zz%256"),
+        ] {
+            assert_eq!(String::from_utf8(canonical_setting(path)).unwrap(), expected);
+        }
+    }
 
     #[test]
     fn paths_stay_below_the_root() {

@@ -163,20 +163,21 @@ impl DescriptorDemand {
         let (requested, granted) = (self.connections, budget.connections);
         let is_significant =
             granted < requested / 2 || requested != Config::default().max_connections;
+        let reason =
+            format!("the process is limited to {limit} descriptors (ulimit -Hn); raise the limit");
         if granted < requested {
-            let message = format!(
-                "{granted} connections per worker instead of {requested}{until}: the process is limited to \
-                 {limit} descriptors (ulimit -Hn); raise the limit"
-            );
+            let message =
+                format!("{granted} connections per worker instead of {requested}{until}: {reason}");
             if is_significant { warn!("{message}") } else { info!("{message}") }
+        }
+        if budget.open_files < self.open_files {
+            let (granted, requested) = (budget.open_files, self.open_files);
+            info!("{granted} open files per worker instead of {requested}{until}: {reason}");
         }
         if budget.workers < self.workers {
             let (n, requested) = (budget.workers, self.workers);
             let plural = if n == 1 { "" } else { "s" };
-            warn!(
-                "{n} worker{plural} instead of {requested}{until}: the process is limited to {limit} descriptors \
-                 (ulimit -Hn); raise the limit"
-            );
+            warn!("{n} worker{plural} instead of {requested}{until}: {reason}");
         }
         Ok(budget)
     }

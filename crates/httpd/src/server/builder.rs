@@ -256,7 +256,7 @@ impl Builder {
     /// |---|---|
     /// | `/about` | this path |
     /// | `/users/{id}` | one segment in the place of `{id}`, which is not empty; [`param`](crate::handlers::param) returns it, decoded |
-    /// | `/files/` | this path and all below it; the handler takes the rest from the request's URI |
+    /// | `/files/` | this path and all below it; the handler takes the rest from the request's URI, which has no dot segments |
     /// | `/` | all, including those for files |
     ///
     /// A name in braces stands for a whole segment; `/a-{id}` is an error, as are `/:id`, `/*`, a `?` and a second route of

@@ -14,6 +14,8 @@ use std::sync::Arc;
 use evring::files::SymlinkPolicy;
 #[cfg(feature = "tls")]
 use evring_tls::Certificates;
+use rustix::fs::{self, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 #[cfg(feature = "basic-auth")]
 use tracing::warn;
 
@@ -25,6 +27,7 @@ use crate::decision::options::HostIndex;
 use crate::error_page::LoadedPage;
 use crate::file_options::FileOptions;
 use crate::host_options::HostOptions;
+use crate::page_path::PagePath;
 use crate::redirect::Redirect;
 use crate::regular_file;
 use crate::server::builder::Builder;
@@ -232,34 +235,55 @@ impl Builder {
             if let Some((unused, earlier)) = Redirect::find_unused(redirects) {
                 return Err(Error::RedirectUnused(unused.to_string(), earlier.to_string()));
             }
+            #[cfg(feature = "basic-auth")]
+            if files
+                .error_pages
+                .iter()
+                .any(|error_page| self.needs_password(host, &error_page.page))
+            {
+                let reason = "a page of error-page is sent without the password that basic-auth needs for it; move the \
+                              page, or protect all paths";
+                return Err(conflict_of(host, reason));
+            }
             let Some(page) = fallback else { continue };
             if redirects.iter().any(|redirect| redirect.matches(page.canonical())) {
                 let reason = "a redirect matches the page of fallback; exclude it or move it";
                 return Err(conflict_of(host, reason));
             }
             #[cfg(feature = "basic-auth")]
-            if self.basic_auth_of(host).iter().any(|auth| auth.is_for_some(page.canonical())) {
+            if self.needs_password(host, page) {
                 let reason = "other paths send the page of fallback without the password that basic-auth needs for it; \
                               move the page, or protect all paths";
                 return Err(conflict_of(host, reason));
             }
             let root = self.root_of(host)?;
             let path = root.join(page.path());
-            self.open_page(root, &path).map_err(|error| Error::Page(path, error))?;
+            self.open_page(root, page).map_err(|error| Error::Page(path, error))?;
         }
         Ok(())
     }
 
+    /// Returns whether a page needs a password that is not needed for all paths.
+    #[cfg(feature = "basic-auth")]
+    fn needs_password(&self, host: Option<&HostOptions>, page: &PagePath) -> bool {
+        self.basic_auth_of(host).iter().any(|auth| auth.is_for_some(page.canonical()))
+    }
+
     /// Opens a page below a root, if it can be sent.
-    fn open_page(&self, root: &Path, page: &Path) -> io::Result<File> {
-        let file = regular_file::open(page)?;
-        if self.config.symlinks != SymlinkPolicy::Anywhere
-            && !page.canonicalize()?.starts_with(root.canonicalize()?)
-        {
-            let reason = "a link leads out of the directory; use follow-symlinks";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+    fn open_page(&self, root: &Path, page: &PagePath) -> io::Result<File> {
+        let path = root.join(page.path());
+        if self.config.symlinks != SymlinkPolicy::Anywhere {
+            let directory = File::open(root)?;
+            let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            let opened = fs::openat2(directory, page.path(), flags, Mode::empty(), how);
+            if opened.is_err_and(|errno| errno == Errno::XDEV) {
+                let reason =
+                    "a link leads out of the directory or is absolute; use follow-symlinks";
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+            }
         }
-        Ok(file)
+        regular_file::open(&path)
     }
 
     /// Returns the root and the settings of each host, which contain the pages that it sends by itself.
@@ -293,7 +317,7 @@ impl Builder {
             for error_page in &files.error_pages {
                 let root = self.root_of(host)?;
                 let path = root.join(error_page.page.path());
-                let file = self.open_page(root, &path);
+                let file = self.open_page(root, &error_page.page);
                 let page = file.and_then(|file| error_page.load(file, &files.mime_types));
                 let page = page.map_err(|error| Error::Page(path, error))?;
                 all.push((HostIndex(index as u16), page));

@@ -128,11 +128,16 @@ impl Site {
         request: &RequestHead<'_>,
         options: ResponseOptions,
     ) -> bool {
-        let (name, query) = match path::split(request.target) {
-            Ok((name, query)) => (path::canonical(name), query),
+        let found = path::split(request.target).and_then(|(path, query)| {
+            let name = path::try_canonical(path)?;
+            let route = self.handlers.routes.find_for(&name, path)?;
+            Ok((name, query, route))
+        });
+        let (name, query, route) = match found {
+            Ok(found) => found,
             Err(status) => return self.context.send_error(x, status, options.ending()),
         };
-        if let Some(route) = self.handlers.routes.find(&name) {
+        if let Some(route) = route {
             let body = (BodyDecoder::default(), options);
             return self.handlers.call(&mut self.context, x, request, body, route);
         }
@@ -215,8 +220,8 @@ impl Site {
         }
         match path::split(request.target) {
             Ok((path, query)) => {
-                let name = path::canonical(path);
-                if let Some(route) = self.handlers.routes.find(&name) {
+                let name = path::try_canonical(path)?;
+                if let Some(route) = self.handlers.routes.find_for(&name, path)? {
                     let body = (body, options);
                     return Ok(self.handlers.call(&mut self.context, x, request, body, route));
                 }

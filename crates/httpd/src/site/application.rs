@@ -162,8 +162,17 @@ impl Application for Site {
             self.context.metrics.own().tls_errors.add(1);
             debug!("connection closed: {reason:?}");
         }
+        // While it took its last response, or it has vanished.
+        if matches!(&reason, CloseReason::Failed(error) if error.kind() == io::ErrorKind::TimedOut)
+        {
+            self.context.metrics.own().reset_slow.add(1);
+            debug!("connection reset: client is too slow");
+        }
         let has_left = !matches!(reason, CloseReason::Stopped);
         self.context.subtract_unsent(&mut x);
+        if has_left && x.state.body().is_some() {
+            self.cancel_body(&mut x);
+        }
         progress::cancel(&mut self.context, &mut x, has_left);
         self.context.count_awaited(x.state);
     }

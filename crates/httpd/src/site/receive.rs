@@ -7,6 +7,7 @@ use crate::message::body::BodyPiece;
 use crate::message::head_errors::{NoRequest, start_of_line};
 use crate::message::request::{HeadMemory, KeptHead, begins_request, is_still_partial, parse};
 use crate::message::status::Status;
+use crate::response::sent::Sent;
 use crate::site::Site;
 use crate::site::log::LoggedRequest;
 #[cfg(feature = "basic-auth")]
@@ -181,6 +182,16 @@ impl Site {
             _ => (None, bytes),
         };
         self.context.count(x.state, LoggedRequest::new(request.as_ref(), bytes));
+    }
+
+    /// Counts a request whose client has left before the end of its body.
+    pub(super) fn cancel_body(&mut self, x: &mut Cx<'_, impl Commands, State>) {
+        let work = x.state.work.take();
+        if let Some(PendingWork::Body(receipt)) = work.as_deref() {
+            let _ = x.state.record(Sent::new(Status::CANCELLED, 0, 0));
+            let request = receipt.then.request();
+            self.context.count(x.state, LoggedRequest::new(request.as_ref(), b""));
+        }
     }
 }
 

@@ -166,6 +166,32 @@ fn request_of_a_client_that_left_was_not_logged() {
 }
 
 #[test]
+fn upload_of_a_client_that_left_was_not_logged() {
+    let dir = tempfile::tempdir().unwrap();
+    on_every_backend(|backend| {
+        let path = dir.path().join(format!("upload-{backend}"));
+        let server = builder(backend).route("/", |request: Request| request.into_body());
+        let server = server.access_log(path.clone().into()).start().unwrap();
+        let logged = || std::fs::read_to_string(&path).unwrap();
+        for number in 1..3 {
+            let mut client = connect(&server);
+            client.send(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 300\r\n\r\nabc");
+            match number {
+                1 => client.end(),
+                _ => drop(client),
+            }
+            while logged().lines().count() < number {
+                thread::yield_now();
+            }
+        }
+        drop(server);
+        let (lines, all) = (logged().lines().count(), logged());
+        assert_eq!(all.matches("\"POST /a HTTP/1.1\" 499 0 ").count(), 2, "{backend}: {all}");
+        assert_eq!(lines, 2, "{backend}: {all}");
+    });
+}
+
+#[test]
 fn half_closed_client_got_a_part_of_a_response_that_does_not_wait() {
     const BYTES: usize = 1 << 20;
     on_every_backend(|backend| {

@@ -4,7 +4,7 @@ use bytes::Buf;
 use io_uring::cqueue;
 use rustix::io::Errno;
 
-use super::sqe::{OpMemory, OpState, RoomPoll, has_room, uses_file, waits_for_room};
+use super::sqe::{OpMemory, OpState, RoomPoll, has_room, opens, uses_file, waits_for_room};
 use super::{Cqe, Mode, Multishot, RawCompletion, Ring, UringKernel};
 use crate::file_op;
 use crate::inflight::InFlight;
@@ -175,7 +175,9 @@ impl<R: Ring> UringKernel<R> {
         } else if matches!(entry.op, Op::Send { .. }) && result == Err(Errno::AGAIN) {
             entry.state.polls = true;
             return self.rearm(token);
-        } else if result == Err(Errno::AGAIN) && uses_file(&entry.op, &entry.state) {
+        } else if result == Err(Errno::AGAIN)
+            && (uses_file(&entry.op, &entry.state) || opens(&entry.op))
+        {
             return self.refused_by_ring(token);
         }
         match entry.op {
@@ -234,8 +236,9 @@ impl<R: Ring> UringKernel<R> {
         Some(Completion::by_thread(token, outcome, state.was_cold))
     }
 
-    /// Has a thread read or write, as the ring has refused to. Linux 6.1 to 6.4 does so for a file that is open with
-    /// `O_NONBLOCK` and lies on a block device without a non-blocking mode, such as an encrypted one.
+    /// Has a thread read, write or open, as the ring has refused to. Linux 6.1 to 6.4 does so for a file that is open with
+    /// `O_NONBLOCK` and lies on a block device without a non-blocking mode, such as an encrypted one. Every version does for
+    /// a path with a link, if anything is renamed meanwhile.
     #[cold]
     fn refused_by_ring(&mut self, token: Token) -> Option<Completion> {
         if self.owned.inflight.get(token)?.state.cancelled {

@@ -174,6 +174,11 @@ pub(super) fn uses_file(op: &Op, state: &OpState) -> bool {
     }
 }
 
+/// Returns whether an operation opens a path.
+pub(super) fn opens(op: &Op) -> bool {
+    matches!(op, Op::File(FileOp::Open(..) | FileOp::Stat(_)))
+}
+
 const ACCEPT_FLAGS: i32 = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
 
 /// Not `MSG_WAITALL`: such a send reports nothing until its end, so a slow peer could not be
