@@ -32,6 +32,47 @@ impl Application for Panics {
     }
 }
 
+/// On `wait`, waits for the test. Panics at other bytes, and reports it.
+struct PanicsAgain {
+    waiting: Sender<()>,
+    resumed: Receiver<()>,
+    panics: Sender<()>,
+}
+
+impl Application for PanicsAgain {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn received(&mut self, _x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        if rx.take().as_ref() == b"wait" {
+            self.waiting.send(()).unwrap();
+            return self.resumed.recv_timeout(TIMEOUT).expect("the test continues the application");
+        }
+        self.panics.send(()).unwrap();
+        panic!("on purpose");
+    }
+}
+
+#[test]
+fn application_was_called_again_after_its_panic() {
+    side_by_side(|name| {
+        let (waiting, is_waiting) = mpsc::channel();
+        let (resume, resumed) = mpsc::channel();
+        let (panics, receiver) = mpsc::channel();
+        let server =
+            Server::start(name, listening(1), move || PanicsAgain { waiting, resumed, panics });
+        let mut clients: Vec<_> = (0..20).map(|_| server.connect()).collect();
+        clients[0].write_all(b"wait").unwrap();
+        next(&is_waiting);
+        for client in &mut clients {
+            client.write_all(b"x").unwrap();
+        }
+        resume.send(()).unwrap();
+        server.thread.join().expect_err("`run` resumes the panic");
+        assert_eq!(receiver.iter().count(), 1, "{name}");
+    });
+}
+
 #[test]
 fn application_panic_was_swallowed() {
     side_by_side(|name| {

@@ -52,6 +52,8 @@ pub struct Engine<P, S: System = Linux> {
     unread: VecDeque<Fd>,
     /// Number of entries of `unread` that belong to this turn.
     rereads: usize,
+    /// Sockets with something to read, when no receive buffer of their group was free.
+    starved: VecDeque<Fd>,
     /// Number of waits so far.
     waits: u64,
     waker: Waker,
@@ -77,6 +79,8 @@ struct Polled {
     /// Edges reported and not used up.
     ready: Readiness,
     unread: bool,
+    /// No receive buffer was free. It is not to be reported as readable meanwhile.
+    starved: bool,
     /// The last wait before its writer began to wait.
     writer_after: u64,
     /// It is a listening socket, of which another process may have a descriptor.
@@ -123,6 +127,7 @@ impl<P: Poller, S: System> Engine<P, S> {
             events: Vec::new(),
             unread: VecDeque::new(),
             rereads: 0,
+            starved: VecDeque::new(),
             waits: 1,
             waker,
             waker_fd,
@@ -157,10 +162,48 @@ impl<P: Poller, S: System> Engine<P, S> {
         if by_edges && reads && socket.notes.ready.contains(Readiness::READ) {
             self.queue_reread(fd);
         }
+        self.wait_for_report(fd, token);
+    }
+
+    /// Has the poller report a socket for an operation, which fails if that is impossible.
+    fn wait_for_report(&mut self, fd: Fd, token: Token) {
         if let Err(error) = self.update_interest(fd) {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::NOMEM);
             let failed = self.operations.fail(fd, token, errno);
             self.later.push_back(failed);
+        }
+    }
+
+    /// Notes that a socket has something to read, and no receive buffer is free.
+    fn starve(&mut self, fd: Fd) {
+        if !mem::replace(&mut self.socket(fd).notes.starved, true) {
+            self.starved.push_back(fd);
+        }
+    }
+
+    /// Lets starved sockets read, as many as there are receive buffers.
+    #[cold]
+    fn feed_starved(&mut self) {
+        let mut fed = 0;
+        for _ in 0..self.starved.len() {
+            let Some(fd) = self.starved.pop_front() else { break };
+            let SocketState { group, reader, notes, .. } = self.operations.socket(fd);
+            let (group, reader) = (*group, *reader);
+            if !notes.starved {
+                continue;
+            }
+            if self.operations.buffers(group).available() <= fed {
+                self.starved.push_back(fd);
+                continue;
+            }
+            fed += 1;
+            self.socket(fd).notes.starved = false;
+            let Some(reader) = reader else { continue };
+            if self.by_edges {
+                self.queue_reread(fd);
+            } else {
+                self.wait_for_report(fd, reader);
+            }
         }
     }
 
@@ -170,7 +213,7 @@ impl<P: Poller, S: System> Engine<P, S> {
         let by_edges = self.by_edges;
         let socket = self.operations.socket(fd);
         let mut want = Readiness::empty();
-        want.set(Readiness::READ, by_edges || socket.reader.is_some());
+        want.set(Readiness::READ, by_edges || socket.reader.is_some() && !socket.notes.starved);
         want.set(Readiness::WRITE, by_edges || socket.writer.is_some());
         if socket.notes.wanted != want {
             if !self.process.is_current() {
@@ -240,8 +283,8 @@ impl<P: Poller, S: System> Engine<P, S> {
                 }
                 return Some(completion);
             }
-            Read::NoBuffer if self.by_edges => self.queue_reread(fd),
-            Read::NoBuffer | Read::Aborted => {}
+            Read::NoBuffer => self.starve(fd),
+            Read::Aborted => {}
             // What ends the stream, or follows an urgent byte, is reported when it arrives.
             Read::Empty => {
                 self.socket(fd).notes.ready.remove(Readiness::READ | Readiness::HANGUP);
@@ -341,7 +384,9 @@ impl<P: Poller, S: System> Engine<P, S> {
         }
         self.operations.close(socket);
         // The number may be a new socket's before this turn is over.
-        self.socket(fd).notes.closed_after = self.waits;
+        let waits = self.waits;
+        let notes = &mut self.socket(fd).notes;
+        (notes.closed_after, notes.starved) = (waits, false);
         if was_unread {
             self.cancel_reread(fd);
         }
@@ -445,6 +490,9 @@ impl<P: Poller, S: System> Kernel for Engine<P, S> {
             return Err(KernelError::in_child());
         }
         self.operations.counters.turns += 1;
+        if !self.starved.is_empty() {
+            self.feed_starved();
+        }
         let wait_timeout = self.wait_timeout(until);
         if self.events.is_empty() {
             self.poller

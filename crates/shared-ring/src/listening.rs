@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn peer_that_had_vanished_held_its_place_for_ever() {
-        let own = listener(&ListenOptions::default());
+        let own = listener(&ListenOptions::new(16));
         let foreign: OwnedFd = std::net::TcpListener::bind("127.0.0.1:0").unwrap().into();
         for listener in [own, foreign.try_into().unwrap()] {
             let connection = accepted(&listener);

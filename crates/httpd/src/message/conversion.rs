@@ -3,6 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
+use http::uri::PathAndQuery;
 use http::{Method, Uri, Version};
 
 use crate::limits::Limits;
@@ -23,7 +24,12 @@ const HEAD_BLOCK_BYTES: usize = 4096;
 const MAX_SPARE_FIELDS: usize = 64;
 
 impl HttpConversion {
-    pub(crate) fn parts(&mut self, request: &RequestHead<'_>) -> Result<Parts, http::Error> {
+    /// Converts a head. With `path`, that is its path.
+    pub(crate) fn parts(
+        &mut self,
+        request: &RequestHead<'_>,
+        path: Option<Vec<u8>>,
+    ) -> Result<Parts, http::Error> {
         if self.heads.capacity() < request.head.len() {
             self.heads.reserve(request.head.len().max(HEAD_BLOCK_BYTES));
         }
@@ -32,6 +38,9 @@ impl HttpConversion {
         let (mut parts, ()) = http::Request::new(()).into_parts();
         parts.method = Method::from_bytes(request.name)?;
         parts.uri = Uri::from_maybe_shared(subslice(&head, request.head, request.target))?;
+        if let Some(path) = path {
+            parts.uri = with_path(parts.uri, path)?;
+        }
         parts.version = if request.is_http10 { Version::HTTP_10 } else { Version::HTTP_11 };
         parts.headers = std::mem::take(&mut self.spare);
         if parts.headers.capacity() < request.num_fields() {
@@ -51,6 +60,18 @@ impl HttpConversion {
             self.spare = fields;
         }
     }
+}
+
+/// Returns a URI with another path.
+#[cold]
+fn with_path(uri: Uri, mut path: Vec<u8>) -> Result<Uri, http::Error> {
+    if let Some(query) = uri.query() {
+        path.push(b'?');
+        path.extend_from_slice(query.as_bytes());
+    }
+    let mut parts = uri.into_parts();
+    parts.path_and_query = Some(PathAndQuery::from_maybe_shared(Bytes::from(path))?);
+    Ok(Uri::from_parts(parts)?)
 }
 
 /// Returns the slice of `copy` at the position of `part` in `original`.
@@ -97,7 +118,9 @@ mod tests {
     use crate::message::request::{HeadMemory, parse};
 
     fn parts(conversion: &mut HttpConversion, head: &[u8]) -> Parts {
-        conversion.parts(&parse(head, &mut HeadMemory::new(), &Limits::default()).unwrap()).unwrap()
+        let mut memory = HeadMemory::new();
+        let request = parse(head, &mut memory, &Limits::default()).unwrap();
+        conversion.parts(&request, None).unwrap()
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl Site {
     ) -> bool {
         let found = path::split(request.target).and_then(|(path, query)| {
             let name = path::try_canonical(path)?;
-            let route = self.handlers.routes.find_for(&name, path)?;
+            let route = self.handlers.routes.find_for(&name, path);
             Ok((name, query, route))
         });
         let (name, query, route) = match found {
@@ -221,7 +221,7 @@ impl Site {
         match path::split(request.target) {
             Ok((path, query)) => {
                 let name = path::try_canonical(path)?;
-                if let Some(route) = self.handlers.routes.find_for(&name, path)? {
+                if let Some(route) = self.handlers.routes.find_for(&name, path) {
                     let body = (body, options);
                     return Ok(self.handlers.call(&mut self.context, x, request, body, route));
                 }

@@ -70,7 +70,7 @@ impl Handlers {
                 return proceed;
             }
         }
-        if !body.is_open() && route.params.is_none() {
+        if !body.is_open() && route.params.is_none() && route.canonical.is_none() {
             let handler = self.routes.handler(&route);
             match guard(|| handler.handle_head(&Head::parsed(request))) {
                 Ok(None) => {}
@@ -97,7 +97,7 @@ impl Handlers {
         route: Route,
     ) -> bool {
         let handler = self.routes.handler(&route);
-        let Ok(mut head) = self.conversion.parts(request) else {
+        let Ok(mut head) = self.conversion.parts(request, route.canonical) else {
             return context.send_error(x, Status::BAD_REQUEST, options.ending());
         };
         if let Some(params) = route.params {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use http::Method;
 
 use crate::message::path;
-use crate::message::status::Status;
 use crate::site::guard::Guarded;
 use crate::site::handler::Handler;
 use crate::site::params::PathParams;
@@ -72,10 +71,10 @@ pub(crate) struct Route {
     pub(crate) sheds_if_late: bool,
     pub(crate) wants_client_info: bool,
     pub(crate) constant: ConstantFor,
-    /// It matches all paths below one.
-    is_prefix: bool,
     /// The parameters in the path, if the route has any.
     pub(crate) params: Option<PathParams>,
+    /// The canonical path, if the request's has dot segments, which handlers must not follow.
+    pub(crate) canonical: Option<Vec<u8>>,
 }
 
 /// Returns whether a parameter can have this name.
@@ -209,22 +208,14 @@ impl Routes {
             return Some(route);
         }
         let index = self.0.iter().position(|entry| entry.path.matches(path))?;
-        let route = &self.0[index].path;
-        let is_prefix = matches!(route, RoutePath::Literal(_));
-        Some(Route { is_prefix, params: route.params(path), ..self.route(index) })
+        Some(Route { params: self.0[index].path.params(path), ..self.route(index) })
     }
 
     /// Returns the route of a canonical path, which arrived as `path`.
-    ///
-    /// # Errors
-    /// 400 if the handler takes the rest of the path from the request, and it has dot segments.
-    pub(crate) fn find_for(&self, name: &[u8], path: &[u8]) -> Result<Option<Route>, Status> {
-        let route = self.find(name);
-        let has_rest = route.as_ref().is_some_and(|route| route.is_prefix);
-        if has_rest && name != path && path::has_dot_segments(path) {
-            return Err(Status::BAD_REQUEST);
-        }
-        Ok(route)
+    pub(crate) fn find_for(&self, name: &[u8], path: &[u8]) -> Option<Route> {
+        let route = self.find(name)?;
+        let has_dot_segments = name != path && path::has_dot_segments(path);
+        Some(Route { canonical: has_dot_segments.then(|| name.to_vec()), ..route })
     }
 
     /// Returns the route whose path is the target as it arrived: no other route is more specific.
@@ -236,8 +227,8 @@ impl Routes {
 
     fn route(&self, index: usize) -> Route {
         let RouteEntry { sheds_if_late, wants_client_info, constant, .. } = self.0[index];
-        let is_prefix = false;
-        Route { index, sheds_if_late, wants_client_info, constant, is_prefix, params: None }
+        let (params, canonical) = (None, None);
+        Route { index, sheds_if_late, wants_client_info, constant, params, canonical }
     }
 
     pub(crate) fn is_empty(&self) -> bool {

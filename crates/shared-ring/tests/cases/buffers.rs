@@ -119,6 +119,29 @@ pub(crate) fn group_without_a_buffer_does_not_delay_another(
     assert_eq!(collect(&mut kernel, &mut batch, receive(0), 1), b"y");
 }
 
+pub(crate) fn receive_without_a_buffer_kept_the_kernel_busy(
+    mut kernel: impl Kernel,
+    far: &impl Far,
+) {
+    let mut batch = Batch::new();
+    let FullGroup { view: _view, held, first: (_first, mut one), .. } =
+        full_group(&mut kernel, far, &mut batch);
+    one.write_all(b"y");
+    while kernel.counters().buffer_shortages == 0 {
+        soon(&mut kernel, &mut batch);
+    }
+    let until = kernel.now() + Duration::from_millis(20);
+    let mut turns = 0;
+    while kernel.now() < until {
+        kernel.turn_into(Some(until), &mut batch).unwrap();
+        turns += 1;
+    }
+    assert!(batch.is_empty(), "the group has no buffer: {batch:?}");
+    assert!(turns <= 5, "{turns} turns");
+    drop(held);
+    assert_eq!(collect(&mut kernel, &mut batch, receive(0), 1), b"y");
+}
+
 pub(crate) fn starved_receive_of_a_group_can_be_cancelled(mut kernel: impl Kernel, far: &impl Far) {
     let mut batch = Batch::new();
     let FullGroup { group, view: _view, held, first: _first } =

@@ -36,6 +36,8 @@ pub(super) struct TokioServer<A: Application, I> {
     wakes_at: Cell<Option<Instant>>,
     /// Panic of the application in another task.
     pub(super) panic: Cell<Option<Box<dyn Any + Send>>>,
+    /// The application and the driver must not be called again.
+    has_panicked: Cell<bool>,
     /// Called after each completion and each step.
     inspect: I,
 }
@@ -57,6 +59,7 @@ impl<A: Application + 'static, I: Fn(&Driver<TokioSubmit, A>) + 'static> TokioSe
             changed: Notify::new(),
             wakes_at: Cell::new(None),
             panic: Cell::new(None),
+            has_panicked: Cell::new(false),
             inspect,
         })
     }
@@ -105,10 +108,14 @@ impl<A: Application + 'static, I: Fn(&Driver<TokioSubmit, A>) + 'static> TokioSe
         drop(spawn_local(async move {
             let mut task = pin!(task);
             let step = |cx: &mut Context<'_>| {
+                if server.has_panicked.get() {
+                    return Poll::Pending;
+                }
                 catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(cx)))
                     .map_or_else(|panic| Poll::Ready(Err(panic)), |poll| poll.map(Ok))
             };
             if let Err(panic) = poll_fn(step).await {
+                server.has_panicked.set(true);
                 server.panic.set(Some(panic));
                 server.changed.notify_one();
             }
@@ -122,7 +129,7 @@ impl<A: Application + 'static, I: Fn(&Driver<TokioSubmit, A>) + 'static> TokioSe
         let woken = unsafe { AsyncFd::register(waker.as_raw_fd()) }?;
         let mut drain_ends = None;
         self.step(|driver| driver.set_backlogs());
-        loop {
+        while !self.has_panicked.get() {
             self.step(|driver| {
                 driver.end_turn();
                 driver.drain(&mut drain_ends);
@@ -137,15 +144,12 @@ impl<A: Application + 'static, I: Fn(&Driver<TokioSubmit, A>) + 'static> TokioSe
             self.wakes_at.set(until);
             tokio::select! {
                 () = sleep_until(until) => {}
-                () = self.changed.notified() => {
-                    let panic = self.panic.take();
-                    if panic.is_some() {
-                        self.panic.set(panic);
-                        return Ok(());
-                    }
-                }
+                () = self.changed.notified() => {}
                 ready = woken.readable() => {
                     ready?.clear_ready();
+                    if self.has_panicked.get() {
+                        break;
+                    }
                     self.step(|driver| {
                         driver.io.kernel.waker.drain();
                         driver.complete(Completion::woken());
@@ -153,6 +157,7 @@ impl<A: Application + 'static, I: Fn(&Driver<TokioSubmit, A>) + 'static> TokioSe
                 }
             }
         }
+        Ok(())
     }
 
     /// The task of one socket.
