@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use evring::mechanisms::{Multiplexer as _, Tokio};
 use evring::{
-    AcceptPolicy, AnyMechanism, Application, Chunk, Close, Commands, Cx, Listener, Others,
+    AcceptPolicy, AnyMechanism, Application, Chunk, Close, Commands, Config, Cx, Listener, Others,
     RemoteHandle, Rx,
 };
 use examples::Echo;
@@ -45,6 +45,11 @@ fn echo(turn: &mut Turn<'_, '_>) {
     turn.consume();
 }
 
+/// Settings of a server that stops when its connections have ended, however long that takes.
+fn patient() -> Config {
+    config().with(|c| c.drain_timeout = 3 * TIMEOUT)
+}
+
 /// An echo server that applies the accept policy whose index it is woken with, and one of its clients.
 struct PolicyServer {
     server: Server,
@@ -60,7 +65,7 @@ impl PolicyServer {
             }
             echo(turn);
         });
-        let server = Server::start(backend, config(), make);
+        let server = Server::start(backend, patient(), make);
         let client = Client::connect(server.address);
         assert_eq!(log.next(), Event::Accepted);
         PolicyServer { server, log, client }
@@ -357,7 +362,7 @@ fn blocking(backend: &'static str, at: impl Fn(&Event) -> bool + Send + 'static)
         }
         echo(turn);
     });
-    let server = Server::start(backend, config(), make);
+    let server = Server::start(backend, patient(), make);
     Blocking { server, log, release }
 }
 

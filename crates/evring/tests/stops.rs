@@ -41,7 +41,7 @@ fn stop_took_twice_the_drain_timeout() {
         let begin = Instant::now();
         let stats = server.stop();
         let elapsed = begin.elapsed();
-        assert!(elapsed >= DRAIN * 9 / 10 && elapsed < DRAIN * 17 / 10, "{name}: {elapsed:?}");
+        assert!(elapsed >= DRAIN * 9 / 10 && elapsed < DRAIN * 19 / 10, "{name}: {elapsed:?}");
         assert_eq!((stats.accepted, stats.closed), (1, 1), "{name}");
     });
 }

@@ -51,7 +51,10 @@ fn syscall_threads() -> Vec<i32> {
 
 /// Computes in user mode for some tenths of a millisecond.
 fn compute() {
-    black_box((0..100_000_u64).fold(0, |sum, n| black_box(sum ^ n)));
+    let end = Instant::now() + Duration::from_micros(300);
+    while Instant::now() < end {
+        black_box(());
+    }
 }
 
 /// While the owner has not left its core, a thread that consumes CPU time does so on another one. Two of them do, while

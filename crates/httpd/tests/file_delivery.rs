@@ -113,7 +113,7 @@ fn client_that_reads_a_byte_at_a_time_is_reset_and_does_not_delay_others() {
     on_all(|policy, backend| {
         let mut limits = Limits::default();
         limits.max_cached_file_bytes = 0;
-        limits.progress_interval = Duration::from_millis(300);
+        limits.progress_interval = Duration::from_secs(2);
         let server = Server::start(backend, config(policy, root.path()), limits);
         evict(&file);
         let mut slow = server.connect();

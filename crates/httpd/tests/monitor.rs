@@ -105,8 +105,8 @@ fn metrics_count_responses_bytes_and_times() {
 fn clients_that_send_no_request_in_time_were_not_counted() {
     on_every_backend_at_once(|backend| {
         let mut limits = Limits::default();
-        limits.header_timeout = Duration::from_secs(1);
-        limits.keep_alive_timeout = Duration::from_secs(1);
+        limits.header_timeout = Duration::from_secs(4);
+        limits.keep_alive_timeout = Duration::from_secs(4);
         let server = limited(limits, None).listen("127.0.0.1:0").backend(backend).start().unwrap();
         let idle = || {
             let mut client = connect(&server);

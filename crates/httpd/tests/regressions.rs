@@ -670,6 +670,7 @@ fn clients_that_had_shut_down_their_side_and_did_not_read_kept_a_worker_busy() {
             clients.push(client);
         }
     }
+    clients.iter().for_each(Client::wait_readable);
     // Once the sockets are full, the servers have nothing to do.
     let mut busy = Vec::new();
     for _ in 0..20 {

@@ -35,7 +35,7 @@ fn handshake_that_does_not_end_is_closed_at_the_header_timeout() {
     let tls = authority.options("a", &["localhost"]);
     on_every_backend_at_once(|backend| {
         let mut limits = Limits::default();
-        limits.header_timeout = Duration::from_secs(1);
+        limits.header_timeout = Duration::from_secs(4);
         let server = Server::builder().listen("127.0.0.1:0").backend(backend).files(dir.path());
         let server = server.tls(tls.clone()).limits(limits).status(true).start().unwrap();
         let config = Arc::new(authority.trusting(BOTH));
@@ -44,14 +44,18 @@ fn handshake_that_does_not_end_is_closed_at_the_header_timeout() {
         let mut session = ClientConnection::new(Arc::clone(&config), name).unwrap();
         session.write_tls(&mut hello).unwrap();
         // Nothing, a part of a record, a whole hello; and a session in which no request follows.
-        for sent in [&b""[..], &hello[..3], &hello[..hello.len() - 1], &hello] {
+        let parts = [&b""[..], &hello[..3], &hello[..hello.len() - 1], &hello];
+        let clients = parts.map(|sent| {
             let mut client = tcp(server.addresses()[0]);
             client.write_all(sent).unwrap();
+            client
+        });
+        let mut idle = connect(&server, &config, "localhost");
+        idle.flush().unwrap();
+        for mut client in clients {
             // Ends without waiting for the timeout of the test's client.
             client.read_to_end(&mut Vec::new()).unwrap();
         }
-        let mut idle = connect(&server, &config, "localhost");
-        idle.flush().unwrap();
         assert_eq!(idle.read(&mut [0]).unwrap(), 0, "a close_notify");
         let status = get(&mut connect(&server, &config, "localhost"), "/.httpd/status.json");
         let status: serde_json::Value = serde_json::from_slice(body(&status.unwrap())).unwrap();
@@ -122,7 +126,7 @@ fn flood_of_complete_hellos_delays_no_one() {
     let mut config = authority.trusting(BOTH);
     config.resumption = Resumption::disabled();
     let config = Arc::new(config);
-    on_every_backend(|backend| {
+    let flood = |backend: &str| {
         let server = start_full(backend, dir.path(), tls.clone(), 2 * CLIENTS);
         let name = ServerName::try_from("localhost").unwrap();
         let hello = wire(&mut ClientConnection::new(Arc::clone(&config), name).unwrap());
@@ -148,14 +152,27 @@ fn flood_of_complete_hellos_delays_no_one() {
         let others = 1 + u64::from(CLIENTS) / 50;
         assert_eq!(stats.accepted, u64::from(CLIENTS) + others, "{backend}");
         assert_eq!((stats.closed, stats.abandoned), (stats.accepted, 0), "{backend}");
+        of_flood / CLIENTS
+    };
+    let serve = |backend: &str| {
         let server = start_full(backend, dir.path(), tls.clone(), 2 * CLIENTS);
         for _ in 0..SERVED {
             let mut client = connect(&server, &config, "localhost");
             assert_eq!(body(&get(&mut client, "/a").unwrap()), b"a", "{backend}");
         }
-        let (of_served, _) = processor_time(server);
-        let (hello, served) = (of_flood / CLIENTS, of_served / SERVED);
-        assert!(hello < 2 * served, "{backend}: {hello:?} and {served:?}");
+        processor_time(server).0 / SERVED
+    };
+    on_every_backend(|backend| {
+        let (mut hello, mut served) = (Duration::MAX, Duration::MAX);
+        // Other threads that run meanwhile make both dearer: the least of up to three times.
+        for _ in 0..3 {
+            hello = hello.min(flood(backend));
+            served = served.min(serve(backend));
+            if hello < 2 * served {
+                return;
+            }
+        }
+        panic!("{backend}: {hello:?} and {served:?}");
     });
 }
 
@@ -285,11 +302,11 @@ fn part_of_a_record_kept_a_connection_open_until_the_keep_alive_timeout() {
     let config = Arc::new(authority.trusting(BOTH));
     on_every_backend_at_once(|backend| {
         let mut limits = Limits::default();
-        limits.header_timeout = Duration::from_millis(200);
+        limits.header_timeout = Duration::from_secs(4);
         limits.keep_alive_timeout = Duration::from_secs(6000);
         let server = Server::builder().listen("127.0.0.1:0").backend(backend).files(dir.path());
         let server = server.tls(tls.clone()).limits(limits).start().unwrap();
-        for whole in [false, true] {
+        let clients = [false, true].map(|whole| {
             let mut client = connect(&server, &config, "localhost");
             head(&mut client);
             let mut bytes = Vec::new();
@@ -301,6 +318,9 @@ fn part_of_a_record_kept_a_connection_open_until_the_keep_alive_timeout() {
             }
             bytes.extend(b"\x17\x03\x03");
             client.sock.write_all(&bytes).unwrap();
+            (whole, client)
+        });
+        for (whole, mut client) in clients {
             // The time for the head of a request ends.
             let mut response = Vec::new();
             client.read_to_end(&mut response).unwrap();

@@ -209,7 +209,7 @@ fn protocol_that_a_handler_offers_was_not_an_option_of_the_connection() {
 #[test]
 fn idle_connection_outlasts_the_limits_of_requests() {
     on_every_backend_at_once(|backend| {
-        let limit = Duration::from_secs(1);
+        let limit = Duration::from_secs(2);
         let mut limits = Limits::default();
         limits.header_timeout = limit;
         limits.keep_alive_timeout = limit;

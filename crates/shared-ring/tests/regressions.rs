@@ -5,7 +5,7 @@ mod number;
 mod turns;
 
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -54,8 +54,13 @@ fn wake_ends_a_wait(name: &str, mut kernel: impl Kernel) {
         })
         .collect();
     let waker = kernel.waker();
+    let owner = format!("/proc/self/task/{}/stat", rustix::thread::gettid().as_raw_nonzero());
     let wakes = thread::spawn(move || {
-        thread::sleep(Duration::from_millis(50));
+        let until = Instant::now() + Duration::from_secs(10);
+        let waits = || fs::read_to_string(&owner).unwrap().contains(") S ");
+        while !waits() && Instant::now() < until {
+            thread::yield_now();
+        }
         waker.wake();
     });
     let (begin, mut batch) = (Instant::now(), Batch::new());

@@ -238,6 +238,8 @@ pub(super) fn retry_while_in_use<T>(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
@@ -251,5 +253,19 @@ mod tests {
             let listeners = Builder::from(options.clone()).listeners(&[], &[all], &[all]).unwrap();
             assert_eq!(listeners.listen, [expected]);
         }
+    }
+
+    #[test]
+    fn start_is_tried_again_only_while_the_address_is_in_use() {
+        let at = Options::DEFAULT_LISTEN;
+        let tries = Cell::new(0);
+        let start = |kind: io::ErrorKind| {
+            tries.set(tries.get() + 1);
+            if tries.get() < 4 { Err(StartError::Listen(at, kind.into())) } else { Ok(()) }
+        };
+        retry_while_in_use(|| start(io::ErrorKind::AddrInUse)).unwrap();
+        assert_eq!(tries.take(), 4);
+        retry_while_in_use(|| start(io::ErrorKind::PermissionDenied)).unwrap_err();
+        assert_eq!(tries.get(), 1);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::mem;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -58,7 +59,12 @@ impl Serving {
         Self::of(httpd(arguments))
     }
 
-    pub(crate) fn of(mut command: Command) -> Self {
+    pub(crate) fn of(command: Command) -> Self {
+        Self::try_of(command).unwrap_or_else(|output| panic!("the program has exited: {output}"))
+    }
+
+    /// Returns what the program has said if it exits.
+    pub(crate) fn try_of(mut command: Command) -> Result<Self, String> {
         let mut child = command.spawn().unwrap();
         let errors = BufReader::new(child.stderr.take().unwrap());
         let address = SocketAddr::from(([0, 0, 0, 0], 0));
@@ -67,7 +73,9 @@ impl Serving {
         serving.address = loop {
             serving.line.clear();
             let n = serving.errors.read_line(&mut serving.line).unwrap();
-            assert!(n > 0, "the program has exited: {}", serving.before);
+            if n == 0 {
+                return Err(mem::take(&mut serving.before));
+            }
             let url = serving.line.strip_prefix("listening on http");
             if let Some(text) = url.and_then(|url| url.trim_start_matches('s').strip_prefix("://"))
             {
@@ -75,7 +83,7 @@ impl Serving {
             }
             serving.before += &serving.line;
         };
-        serving
+        Ok(serving)
     }
 
     pub(crate) fn connect(&self) -> Client {
