@@ -231,7 +231,8 @@ if [ "${1:-}" = --follow ]; then
 fi
 
 skip() {
-    echo "SKIPPED: $page was not followed, and nothing of it is tested here: $1" >&2
+    echo "not tested: $page was not followed, and nothing of it is tested here: $1" >&2
+    [ -z "${REQUIRE_ALL:-}" ] || exit 1
     exit
 }
 [ "$(id -u)" = 0 ] || skip "it needs root"

@@ -210,7 +210,7 @@ fn parent(id: u32) -> Option<u32> {
 #[test]
 fn workers_of_nginx_outlived_a_run_that_a_signal_ended() {
     if !std::path::Path::new("/usr/sbin/nginx").exists() {
-        return;
+        return println!("not tested: nginx is not installed (Debian package: nginx)");
     }
     let run = Command::new(env!("CARGO_BIN_EXE_lab"))
         .args(["run", "compress", "--quick"])

@@ -73,7 +73,10 @@ mod tests {
 
     #[test]
     fn every_operation_is_made_by_the_ring() {
-        let Ok(mut ring) = BareRing::new(64) else { return };
+        let mut ring = match BareRing::new(64) {
+            Ok(ring) => ring,
+            Err(error) => return println!("not tested: a ring: {error}"),
+        };
         for operation in [Operation::Nop, Operation::Advice, Operation::RegisteredAdvice] {
             for operations in [1, 64] {
                 ring.batch(operation, operations).unwrap();

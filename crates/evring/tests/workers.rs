@@ -36,8 +36,7 @@ fn make_calls(kernel: &mut FlexScKernel) -> usize {
 fn each_worker_had_an_active_syscall_thread_for_each_core() {
     let cores = thread::available_parallelism().unwrap().get();
     if cores == 1 {
-        println!("one thread is active on a machine with one core");
-        return;
+        return println!("not tested: one thread is active on a machine with one core");
     }
     let until = Instant::now() + TIMEOUT;
     let (mut alone, mut rounds) = (kernel(1), 1);

@@ -90,6 +90,7 @@ fn cores_of_threads() -> Vec<CpuSet> {
 
 /// One core, which the owner and the threads share.
 fn nothing_is_given(specialization: Specialization) {
+    println!("not tested: one core, {specialization:?}");
     let mut busy = Busy::new(specialization);
     busy.until("calls are made", 128, |pages| pages.counters().on_threads > 1_000);
     assert_eq!(busy.pages.counters().cores_given, 0);

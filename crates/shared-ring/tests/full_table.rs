@@ -110,7 +110,7 @@ fn accept_without_a_descriptor_ended_as_cancelled() {
             let name = format!("ring, {mode:?}");
             match UringKernel::new(&UringConfig::new(mode, operations, buffers, buffer_size)) {
                 Ok(kernel) => accept_fails_without_a_descriptor(&name, kernel, per_turn),
-                Err(missing) => println!("{name}: {missing}"),
+                Err(missing) => println!("not tested: {name}: {missing}"),
             }
         }
     }

@@ -70,7 +70,7 @@ macro_rules! on_every_kernel {
                         println!("ring, {mode:?}");
                         cases::$test(Tested::new(kernel), &LocalMachine::new());
                     }
-                    Err(missing) => println!("ring, {mode:?}: {missing}"),
+                    Err(missing) => println!("not tested: ring, {mode:?}: {missing}"),
                 }
             }
             for seed in 0..SEEDS {

@@ -141,7 +141,7 @@ fn dropped_kernel_releases_all_memory() {
                 releases_memory(&format!("ring, {mode:?}"), || UringKernel::new(&config).unwrap());
                 unmaps(mode);
             }
-            Err(missing) => println!("ring, {mode:?}: {missing}"),
+            Err(missing) => println!("not tested: ring, {mode:?}: {missing}"),
         }
     }
 }

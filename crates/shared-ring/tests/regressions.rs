@@ -107,7 +107,7 @@ fn wake_was_lost_if_the_submission_queue_was_full() {
     for mode in [Mode::Deferred, Mode::Cooperative, Mode::Immediate] {
         match UringKernel::new(&UringConfig::new(mode, operations, buffers, buffer_size)) {
             Ok(kernel) => wake_ends_a_wait(&format!("ring, {mode:?}"), kernel),
-            Err(missing) => println!("ring, {mode:?}: {missing}"),
+            Err(missing) => println!("not tested: ring, {mode:?}: {missing}"),
         }
     }
 }
@@ -533,8 +533,9 @@ fn cancelled_call_waited_for_a_thread() {
     let engine = PortableKernel::new(Epoll::new().unwrap(), &config).unwrap();
     call_is_cancelled_behind_others(engine);
     let config = UringConfig::new(Mode::Deferred, 16, 1, 64);
-    if let Ok(ring) = UringKernel::new(&config) {
-        call_is_cancelled_behind_others(ring);
+    match UringKernel::new(&config) {
+        Ok(ring) => call_is_cancelled_behind_others(ring),
+        Err(missing) => println!("not tested: {missing}"),
     }
 }
 

@@ -37,10 +37,16 @@ pub(crate) fn on_every_backend_at_once(test: impl Fn(&'static str) + Sync) {
     });
 }
 
-/// Returns the names of the mechanisms that are available.
+/// Returns the names of the mechanisms that are available, and prints the others.
 pub(crate) fn available() -> impl Iterator<Item = &'static str> {
     descriptor_limit::raise();
-    backends().into_iter().filter(|backend| backend.available.is_ok()).map(|backend| backend.name)
+    backends().into_iter().filter_map(|backend| match backend.available {
+        Ok(()) => Some(backend.name),
+        Err(reason) => {
+            println!("not tested: {}: {reason}", backend.name);
+            None
+        }
+    })
 }
 
 /// Connects to the first address of a server.
