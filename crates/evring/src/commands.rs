@@ -142,7 +142,7 @@ pub trait Commands {
 
     /// Sets or clears a timer of the application's own, from 0 to
     /// [`Config::max_timers`](crate::Config::max_timers) − 1. When it expires, the driver calls
-    /// [`timer`](crate::Application::timer), at `at` or up to 1 ms later.
+    /// [`timer`](crate::Application::timer), at `at` or up to 2 ms later.
     ///
     /// # Errors
     /// Fails if the configuration has no such timer.

@@ -235,6 +235,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
+    use crate::SymlinkPolicy;
 
     #[test]
     fn error_of_a_read_into_the_page_cache_is_reported() {
@@ -242,5 +243,23 @@ mod tests {
         let read = |file: &std::fs::File| cache(Fd::from_raw(file.as_raw_fd()), 0..1);
         assert_eq!(read(&directory), Err(Errno::ISDIR));
         assert_eq!(read(&std::fs::File::open("/proc/version").unwrap()), Ok(()));
+    }
+
+    #[test]
+    fn any_number_of_entries_that_a_listing_omits_was_looked_at() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = std::fs::File::open(root.path()).unwrap();
+        let at = || PathAt {
+            root: Fd::from_raw(directory.as_raw_fd()),
+            path: c".",
+            symlinks: SymlinkPolicy::Beneath,
+        };
+        for number in 0..MAX_VISITED + 2 {
+            if number == MAX_VISITED - 2 {
+                assert_eq!(list(at()), Ok(Listing { entries: Vec::new(), is_complete: true }));
+            }
+            std::os::unix::fs::symlink("nothing", root.path().join(number.to_string())).unwrap();
+        }
+        assert_eq!(list(at()), Ok(Listing { entries: Vec::new(), is_complete: false }));
     }
 }

@@ -36,7 +36,8 @@ pub struct Metadata {
 pub struct Listing {
     /// Each name except `.` and `..`, with the metadata of its target.
     pub entries: Vec<(OsString, Metadata)>,
-    /// All entries are included. Entries beyond [`Listing::MAX_ENTRIES`] are omitted.
+    /// All entries are included. Entries beyond [`Listing::MAX_ENTRIES`] are omitted, and so are those beyond twice as many
+    /// if some have no metadata, such as links that lead nowhere.
     pub is_complete: bool,
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use shared_ring::nonblocking::is_aborted_accept;
+use shared_ring::nonblocking::{is_aborted_accept, is_fd_limit};
 use shared_ring::{Errno, Host, Submit};
 
 use super::Driver;
@@ -82,7 +82,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 }
                 Ok(peer) => self.accepted(Listener(listener as u16), peer),
                 Err(errno) if errno == Errno::INTR || is_aborted_accept(errno) => {}
-                Err(_) => return true,
+                // A connection that closes returns its descriptor.
+                Err(errno) => return !(is_fd_limit(errno) && self.io.gets_room()),
             }
             self.flush();
         }
