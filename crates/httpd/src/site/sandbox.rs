@@ -286,7 +286,7 @@ impl Sandbox {
         }
         // Handlers get canonical paths only.
         let (name, _) = path::split(request.target).ok()?;
-        let name = path::try_canonical(name).ok()?;
+        let name = path::try_canonical(name).ok().filter(|name| !path::has_encoded_slash(name))?;
         if x.io.is_overloaded() {
             let is_bound = self.bound.iter().any(|bound| bound.is_for(&name, x.state.listener));
             metrics.sandbox_passed.add(is_bound.into());
