@@ -115,7 +115,7 @@ if [ "${1:-}" = --follow ]; then
         if command -v logrotate >/dev/null; then
             logrotate --force /etc/logrotate.conf
         else
-            echo "skipped: logrotate is not installed"
+            echo "not tested: logrotate is not installed"
             mv /var/log/httpd/access.log /var/log/httpd/access.log.1
             systemctl kill --signal=USR1 --kill-whom=main httpd
         fi

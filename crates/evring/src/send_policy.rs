@@ -69,7 +69,7 @@ impl std::fmt::Debug for SendState<'_> {
 impl SendState<'_> {
     /// Returns whether [`SendStep::Read`] is possible: a file is queued, and no part of it is being read; all connections
     /// together hold less than half of [`Config::max_buffered_bytes`](crate::Config::max_buffered_bytes); and a file operation
-    /// can begin, because fewer than [`Config::max_file_ops`](crate::Config::max_file_ops) are in flight and none waits for that.
+    /// can begin, because fewer than [`Config::max_file_ops`](crate::Config::max_file_ops) are in flight and none waits to begin.
     /// It sums what the connection has queued.
     pub fn can_read(&self) -> bool {
         (self.can_read)()

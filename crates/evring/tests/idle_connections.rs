@@ -250,7 +250,8 @@ fn clients_of_a_listener_that_is_off_closed_idle_connections() {
     });
 }
 
-/// Echoes, and is idle in between. The search among 20 connections takes longer than the interval of searches.
+/// Echoes, and is idle in between. The search among 20 connections takes longer than the interval of searches, and by the
+/// next one a kernel whose closes are in flight has not closed the connection.
 struct TakesLong;
 
 impl Application for TakesLong {

@@ -20,7 +20,7 @@ use crate::message::status::Status;
 ///
 /// The path is not that of an `index.html`, which is sent for its directory, too. It stands for the path with `.br`, `.zst`
 /// or `.gz`, too, which a precompressed file has. At a host where only some paths need
-/// passwords, requests for paths without a canonical form, for example with an encoded slash, get 400.
+/// passwords, requests for paths with an encoded slash, or without a canonical form, get 400.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BasicAuth {
     file: PathBuf,

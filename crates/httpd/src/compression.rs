@@ -10,7 +10,7 @@ use crate::decision::representation::is_compressible;
 use crate::flags;
 use crate::mime_type::MimeType;
 
-/// Compression of files of which there is no precompressed file: texts, scripts, fonts and other types that get
+/// Compression of files of which the client accepts no precompressed one: texts, scripts, fonts and other types that get
 /// smaller. Each file is compressed once, by a thread of its own, and cached.
 ///
 /// A client gets the plain file while another client's request for the same file is being compressed, or if the

@@ -10,7 +10,7 @@ use crate::message::status::Status;
 ///
 /// A path that ends in a slash matches everything below it. If the target without its fragment ends in a slash, too, the
 /// rest of the path is appended. The query stays, unless the target has one. The fragment comes last. Handlers take
-/// precedence.
+/// precedence. The path may be percent-encoded: a `%` in front of two hex digits is written `%25`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redirect {
     /// The canonical path.
@@ -37,7 +37,7 @@ impl Redirect {
             redirect.to.split_at(redirect.to.find('#').unwrap_or(redirect.to.len()));
         location.extend_from_slice(to.as_bytes());
         if to.ends_with('/') && !rest.is_empty() {
-            // A path that has no canonical form may begin with a slash, which would name another host.
+            // No file has a name with a slash, so the client gets 400 instead.
             if let Err(Status::BAD_REQUEST) = path::resolve(name) {
                 return None;
             }

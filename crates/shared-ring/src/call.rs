@@ -47,8 +47,8 @@ pub enum Executor {
     InPlace,
     /// The event loop, at once and whenever its first descriptor is readable, until the result is not
     /// `EAGAIN`. The descriptor is non-blocking; no other call or receive waits for it, else the result is
-    /// `EBUSY`. [`Op::Close`](crate::Op::Close) closes it. While the kernel reports it and the call still returns `EAGAIN`, as
-    /// beside an error in a socket's queue (`IP_RECVERR` of ip(7)), the loop does not sleep.
+    /// `EBUSY`. [`Op::Close`](crate::Op::Close) closes it. As long as the kernel reports the descriptor as ready but the call
+    /// returns `EAGAIN`, as beside an error in a socket's queue (`IP_RECVERR` of ip(7)), the loop does not sleep.
     WhenReadable,
     /// The same, whenever it is writable.
     WhenWritable,

@@ -196,9 +196,9 @@ impl<P: Poller, S: System> Engine<P, S> {
                 self.starved.push_back(fd);
                 continue;
             }
-            fed += 1;
             self.socket(fd).notes.starved = false;
             let Some(reader) = reader else { continue };
+            fed += 1;
             if self.by_edges {
                 self.queue_reread(fd);
             } else {

@@ -140,9 +140,10 @@ fn set_inherited_options(fd: &OwnedFd) -> io::Result<()> {
     sockopt::set_tcp_nodelay(fd, true)?;
     if !sockopt::socket_keepalive(fd)? {
         sockopt::set_socket_keepalive(fd, true)?;
-        sockopt::set_tcp_keepidle(fd, KEEP_ALIVE_IDLE)?;
-        sockopt::set_tcp_keepintvl(fd, KEEP_ALIVE_INTERVAL)?;
-        sockopt::set_tcp_keepcnt(fd, KEEP_ALIVE_PROBES)?;
+        // Sockets of MPTCP have no such options before Linux 6.10.
+        let _ = sockopt::set_tcp_keepidle(fd, KEEP_ALIVE_IDLE)
+            .and_then(|()| sockopt::set_tcp_keepintvl(fd, KEEP_ALIVE_INTERVAL))
+            .and_then(|()| sockopt::set_tcp_keepcnt(fd, KEEP_ALIVE_PROBES));
     }
     Ok(())
 }

@@ -36,8 +36,8 @@ pub struct Metadata {
 pub struct Listing {
     /// Each name except `.` and `..`, with the metadata of its target.
     pub entries: Vec<(OsString, Metadata)>,
-    /// All entries are included. Entries beyond [`Listing::MAX_ENTRIES`] are omitted, and so are those beyond twice as many
-    /// if some have no metadata, such as links that lead nowhere.
+    /// All entries are included. Entries beyond [`Listing::MAX_ENTRIES`] are omitted. At most twice as many are looked
+    /// at, including those without metadata, such as links that lead nowhere; the others are omitted, too.
     pub is_complete: bool,
 }
 

@@ -74,6 +74,11 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 LastAccept::Stops => return true,
             };
             let accepted = self.io.kernel.host_mut().accept(socket);
+            if accepted.as_ref().is_err_and(|errno| is_fd_limit(*errno)) {
+                let is_own = self.io.stopping && !self.io.retiring && !state.is_shared();
+                // A connection that closes returns its descriptor.
+                return !(is_own && self.io.gets_room());
+            }
             self.io.listeners[listener].taken_at_end += 1;
             match accepted {
                 Ok(peer) if resets => {
@@ -82,8 +87,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 }
                 Ok(peer) => self.accepted(Listener(listener as u16), peer),
                 Err(errno) if errno == Errno::INTR || is_aborted_accept(errno) => {}
-                // A connection that closes returns its descriptor.
-                Err(errno) => return !(is_fd_limit(errno) && self.io.gets_room()),
+                Err(_) => return true,
             }
             self.flush();
         }
@@ -154,9 +158,11 @@ impl<K: Submit, A: Application> Driver<K, A> {
             Some(_) => 0,
             None => self.io.listeners.iter().map(|state| queued(state, &self.io.kernel)).sum(),
         };
-        // Their places are not free yet.
+        // Their places are not free yet. One that lingers may take seconds.
         let is_chosen = |connection: &&Connection| {
-            connection.flags.intersects(ConnFlags::QUIESCING | ConnFlags::EVICTED)
+            let is_evicted = connection.has(ConnFlags::EVICTED);
+            connection.has(ConnFlags::QUIESCING)
+                || is_evicted && connection.phase != Phase::Lingering
         };
         let chosen = self.io.connections.iter().filter(is_chosen).count();
         let wanted = (self.io.deferred.len() + queued).min(MAX_ENDED).saturating_sub(chosen);

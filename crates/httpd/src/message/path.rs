@@ -112,6 +112,9 @@ fn names(path: &[u8]) -> Result<(Vec<Vec<u8>>, bool), Status> {
     let mut is_directory = true;
     for segment in path.split(|b| *b == b'/') {
         let name = decode_any(segment)?;
+        if leaves_a_directory(&name) {
+            return Err(Status::BAD_REQUEST);
+        }
         is_directory = matches!(&name[..], b"" | b"." | b"..");
         match &name[..] {
             b"" | b"." => {}
@@ -120,6 +123,13 @@ fn names(path: &[u8]) -> Result<(Vec<Vec<u8>>, bool), Status> {
         }
     }
     Ok((names, is_directory))
+}
+
+/// Returns whether a name with slashes, as a path below a directory, may be one of something outside of it.
+fn leaves_a_directory(name: &[u8]) -> bool {
+    let mut parts = name.split(|b| *b == b'/');
+    name.contains(&b'/')
+        && (name.starts_with(b"/") || parts.any(|part| matches!(part, b"." | b"..")))
 }
 
 /// Returns the canonical form of a path, as [`try_canonical`] does. A path that has none is returned unchanged.
@@ -132,7 +142,8 @@ pub(crate) fn canonical(path: &[u8]) -> Cow<'_, [u8]> {
 /// has one key in the cache.
 ///
 /// # Errors
-/// 400 for a malformed encoding, an encoded NUL, and for a path that leaves the root.
+/// 400 for a malformed encoding, an encoded NUL, a path that leaves the root, and a name with slashes that could leave a
+/// directory, such as `..%2Fa`.
 pub(crate) fn try_canonical(path: &[u8]) -> Result<Cow<'_, [u8]>, Status> {
     let mut last = 0;
     let mut is_canonical = |b: &u8| {
@@ -164,10 +175,10 @@ pub(crate) fn has_encoded_slash(path: &[u8]) -> bool {
     path.windows(ENCODED_SLASH.len()).any(|part| part == ENCODED_SLASH)
 }
 
-/// Returns whether a path has a segment `.` or `..`, which its canonical form has not.
-pub(crate) fn has_dot_segments(path: &[u8]) -> bool {
+/// Returns whether a path has segments that its canonical form has not: `.`, `..` and empty ones.
+pub(crate) fn has_other_segments(path: &[u8]) -> bool {
     let is_dots = |segment| decode(segment).is_ok_and(|name| matches!(&name[..], b"." | b".."));
-    path.split(|b| *b == b'/').any(is_dots)
+    path.windows(2).any(|pair| pair == b"//") || path.split(|b| *b == b'/').any(is_dots)
 }
 
 /// Returns the canonical form of the path of a file, which has no percent-encodings.
@@ -231,7 +242,7 @@ pub(crate) fn decode(segment: &[u8]) -> Result<Vec<u8>, Status> {
     })
 }
 
-/// Decodes one segment, also an encoded slash.
+/// Decodes one segment, which may have an encoded slash.
 fn decode_any(segment: &[u8]) -> Result<Vec<u8>, Status> {
     let mut name = Vec::with_capacity(segment.len());
     let mut bytes = segment.iter();

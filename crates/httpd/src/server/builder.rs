@@ -256,13 +256,13 @@ impl Builder {
     /// |---|---|
     /// | `/about` | this path |
     /// | `/users/{id}` | one segment in the place of `{id}`, which is not empty; [`param`](crate::handlers::param) returns it, decoded |
-    /// | `/files/` | this path and all below it; the handler takes the rest from the request's URI, which has no dot segments |
+    /// | `/files/` | this path and all below it; the handler takes the rest from the request's URI: it begins with no slash, and has no dot segments, also decoded |
     /// | `/` | all, including those for files |
     ///
     /// A name in braces stands for a whole segment; `/a-{id}` is an error, as are `/:id`, `/*`, a `?` and a second route of
     /// a path.
     /// The handlers of several methods are one route: `get(list).post(create)`. No segment with `%2F` matches one, so
-    /// its client gets 400, unless a path that ends in a slash matches. See [`Site::route`](crate::Site::route).
+    /// its client gets 400 (or 405), unless a path that ends in a slash matches. See [`Site::route`](crate::Site::route).
     pub fn route<K>(mut self, path: &str, handler: impl IntoHandler<K>) -> Self {
         let added = self.routes.add(path, Arc::new(handler.into_handler()));
         if let Err(reason) = added {

@@ -276,8 +276,16 @@ impl Builder {
             let directory = File::open(root)?;
             let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
             let flags = OFlags::PATH | OFlags::CLOEXEC;
-            let opened = fs::openat2(directory, page.path(), flags, Mode::empty(), how);
-            if opened.is_err_and(|errno| errno == Errno::XDEV) {
+            let leaves = match fs::openat2(directory, page.path(), flags, Mode::empty(), how) {
+                Ok(_) => false,
+                Err(Errno::XDEV) => true,
+                // Without openat2(2), the server follows no link at all. With EAGAIN, something was renamed meanwhile.
+                Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN) => {
+                    path.canonicalize()? != root.canonicalize()?.join(page.path())
+                }
+                Err(errno) => return Err(errno.into()),
+            };
+            if leaves {
                 let reason =
                     "a link leads out of the directory or is absolute; use follow-symlinks";
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));

@@ -166,7 +166,7 @@ impl Application for Site {
         if matches!(&reason, CloseReason::Failed(error) if error.kind() == io::ErrorKind::TimedOut)
         {
             self.context.metrics.own().reset_slow.add(1);
-            debug!("connection reset: client is too slow");
+            debug!("connection reset: client is too slow, or has vanished");
         }
         let has_left = !matches!(reason, CloseReason::Stopped);
         self.context.subtract_unsent(&mut x);

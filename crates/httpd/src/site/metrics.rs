@@ -123,7 +123,7 @@ counts! {
         rejected_line,
         /// Requests answered with 431, as their head is too long.
         rejected_head,
-        /// Connections reset as their client took its response too slowly.
+        /// Connections reset as their client took its response too slowly, or had vanished.
         reset_slow,
         /// Requests answered with 503, as the memory for bodies was at its limit.
         rejected_bodies,

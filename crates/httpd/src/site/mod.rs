@@ -193,8 +193,9 @@ impl Site {
     /// [`Builder::route`](crate::Builder::route). Paths without names come before those with names, and these before
     /// those that end in a slash, of which the longest wins. A missing leading slash is added.
     /// Handlers take precedence over files. Request paths are matched in canonical form: decoded,
-    /// without dot segments and empty segments. The URI of a request has the path as it arrived; a path with dot segments
-    /// becomes the canonical one, so a handler may take the rest of it. One that leaves the root gets 400.
+    /// without dot segments and empty segments. The URI of a request has the path as it arrived; one with such segments, or
+    /// that does not begin with the path here, becomes the canonical one. So a handler may take the rest of it: neither it nor
+    /// what it decodes to leaves a directory. Requests for which that is impossible get 400.
     ///
     /// # Panics
     /// If a segment has braces and is no parameter, or begins with `:` or `*`, if the path has a `?`, or if it has a

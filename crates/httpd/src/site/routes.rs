@@ -73,7 +73,7 @@ pub(crate) struct Route {
     pub(crate) constant: ConstantFor,
     /// The parameters in the path, if the route has any.
     pub(crate) params: Option<PathParams>,
-    /// The canonical path, if the request's has dot segments, which handlers must not follow.
+    /// The canonical path, if a handler could take the rest of the request's path for one that leaves the route.
     pub(crate) canonical: Option<Vec<u8>>,
 }
 
@@ -214,8 +214,13 @@ impl Routes {
     /// Returns the route of a canonical path, which arrived as `path`.
     pub(crate) fn find_for(&self, name: &[u8], path: &[u8]) -> Option<Route> {
         let route = self.find(name)?;
-        let has_dot_segments = name != path && path::has_dot_segments(path);
-        Some(Route { canonical: has_dot_segments.then(|| name.to_vec()), ..route })
+        let differs = name != path
+            && {
+                let is_below = |prefix: &[u8]| path.starts_with(prefix);
+                path::has_other_segments(path)
+                    || matches!(&self.0[route.index].path, RoutePath::Literal(prefix) if !is_below(prefix))
+            };
+        Some(Route { canonical: differs.then(|| name.to_vec()), ..route })
     }
 
     /// Returns the route whose path is the target as it arrived: no other route is more specific.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::task::Poll;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use evring_httpd::body::Body;
 use evring_httpd::bytes::Bytes;
@@ -180,7 +180,9 @@ fn upload_of_a_client_that_left_was_not_logged() {
                 1 => client.end(),
                 _ => drop(client),
             }
+            let until = Instant::now() + LONG;
             while logged().lines().count() < number {
+                assert!(Instant::now() < until, "{backend}: {}", logged());
                 thread::yield_now();
             }
         }

@@ -142,6 +142,33 @@ pub(crate) fn receive_without_a_buffer_kept_the_kernel_busy(
     assert_eq!(collect(&mut kernel, &mut batch, receive(0), 1), b"y");
 }
 
+/// It had been counted for the buffer that came back.
+pub(crate) fn cancelled_receive_kept_another_one_from_a_buffer(
+    mut kernel: impl Kernel,
+    far: &impl Far,
+) {
+    let mut batch = Batch::new();
+    let FullGroup { group, view: _view, held, first: (_first, mut one) } =
+        full_group(&mut kernel, far, &mut batch);
+    let (second, mut two) = plain(&mut kernel, far);
+    kernel.submit(receive(1), Op::Receive { fd: number(&second), group }).unwrap();
+    for peer in [&mut one, &mut two] {
+        let shortages = kernel.counters().buffer_shortages;
+        peer.write_all(b"y");
+        while kernel.counters().buffer_shortages == shortages {
+            soon(&mut kernel, &mut batch);
+        }
+    }
+    cancel(&mut kernel, &mut batch, receive(0));
+    drop(held);
+    let until = kernel.now() + Duration::from_secs(10);
+    while batch.is_empty() {
+        assert!(kernel.now() < until, "it slept");
+        kernel.turn_into(Some(until), &mut batch).unwrap();
+    }
+    assert_eq!(collect(&mut kernel, &mut batch, receive(1), 1), b"y");
+}
+
 pub(crate) fn starved_receive_of_a_group_can_be_cancelled(mut kernel: impl Kernel, far: &impl Far) {
     let mut batch = Batch::new();
     let FullGroup { group, view: _view, held, first: _first } =
