@@ -152,13 +152,12 @@ pub(crate) fn cancelled_receive_kept_another_one_from_a_buffer(
         full_group(&mut kernel, far, &mut batch);
     let (second, mut two) = plain(&mut kernel, far);
     kernel.submit(receive(1), Op::Receive { fd: number(&second), group }).unwrap();
-    for peer in [&mut one, &mut two] {
-        let shortages = kernel.counters().buffer_shortages;
-        peer.write_all(b"y");
-        while kernel.counters().buffer_shortages == shortages {
-            soon(&mut kernel, &mut batch);
-        }
+    one.write_all(b"y");
+    while kernel.counters().buffer_shortages == 0 {
+        soon(&mut kernel, &mut batch);
     }
+    two.write_all(b"y");
+    (0..2).for_each(|_| soon(&mut kernel, &mut batch));
     cancel(&mut kernel, &mut batch, receive(0));
     drop(held);
     let until = kernel.now() + Duration::from_secs(10);
