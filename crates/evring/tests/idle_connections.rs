@@ -206,9 +206,12 @@ fn idle_connection_was_closed_for_room_without_a_word() {
 }
 
 /// Echoes, and is idle in between. On `!`, it stops accepting at the second listener.
-struct TurnsOff;
+struct Echoes {
+    /// The time that a search takes for each connection.
+    search_time: Duration,
+}
 
-impl Application for TurnsOff {
+impl Application for Echoes {
     type State = ();
     const MAX_UNCONSUMED: usize = 64;
 
@@ -223,6 +226,7 @@ impl Application for TurnsOff {
     }
 
     fn is_idle(&self, _id: ConnId, _state: &()) -> bool {
+        thread::sleep(self.search_time);
         true
     }
 }
@@ -232,7 +236,7 @@ fn clients_of_a_listener_that_is_off_closed_idle_connections() {
     const IDLE: usize = 20;
     side_by_side(|name| {
         let config = listening(2).with(|c| c.max_connections = IDLE as u32);
-        let server = Server::start(name, config, || TurnsOff);
+        let server = Server::start(name, config, || Echoes { search_time: Duration::ZERO });
         let mut idle: Vec<_> = (0..IDLE).map(|_| server.connect()).collect();
         for client in &mut idle {
             ask(client, "x", "x");
@@ -250,33 +254,15 @@ fn clients_of_a_listener_that_is_off_closed_idle_connections() {
     });
 }
 
-/// Echoes, and is idle in between. The search among 20 connections takes longer than the interval of searches, and by the
-/// next one a kernel whose closes are in flight has not closed the connection.
-struct TakesLong;
-
-impl Application for TakesLong {
-    type State = ();
-    const MAX_UNCONSUMED: usize = 64;
-
-    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
-        x.io.send(x.id, Chunk::Received(rx.take()));
-        if rx.eof() {
-            x.io.close(x.id, Close::Flush);
-        }
-    }
-
-    fn is_idle(&self, _id: ConnId, _state: &()) -> bool {
-        thread::sleep(Duration::from_millis(1));
-        true
-    }
-}
-
+/// The search takes longer than the interval of searches, and by the next one a kernel whose closes are in flight has not
+/// closed the connection.
 #[test]
 fn place_of_a_connection_that_was_being_closed_was_searched_again() {
     const IDLE: usize = 20;
     side_by_side(|name| {
         let config = listening(1).with(|c| c.max_connections = IDLE as u32);
-        let server = Server::start(name, config, || TakesLong);
+        let server =
+            Server::start(name, config, || Echoes { search_time: Duration::from_millis(1) });
         let mut idle: Vec<_> = (0..IDLE).map(|_| server.connect()).collect();
         for client in &mut idle {
             ask(client, "x", "x");

@@ -129,7 +129,7 @@ pub(crate) fn socket_for(address: SocketAddr, buffers: BufferSizes) -> io::Resul
 }
 
 /// Idle time after which the kernel probes the peer of a connection, the time between probes, and how many without an
-/// answer end the connection: a peer that has vanished without a word holds its place for two minutes.
+/// answer end the connection: a peer that has vanished holds its place for two minutes.
 const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEP_ALIVE_PROBES: u32 = 4;
