@@ -146,6 +146,24 @@ limits.max_body_bytes = 5;
 }
 
 #[test]
+fn empty_line_behind_a_request_counted_as_head_if_more_came_with_it() {
+    let first = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let next = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut limits = Limits::default();
+    limits.max_head_bytes = next.len();
+    let site = Site::new(None).limits(limits);
+    let mut stage = Stage::with(site, "/nowhere".as_ref());
+    let bytes = [&first[..], b"\r\n", next].concat();
+    for at in 1..bytes.len() {
+        stage.connect();
+        let (before, after) = bytes.split_at(at);
+        let sent = [stage.exchange(before), stage.exchange(after)].concat();
+        let statuses: Vec<_> = responses(&sent).iter().map(|response| response.status).collect();
+        assert_eq!(statuses, [200, 404], "cut at {at}");
+    }
+}
+
+#[test]
 fn directory_path_ending_in_dots_was_not_found() {
     let root = site(&[("sub/a", b""), ("sub/inner/b", b"")]);
     let mut stage = Stage::with(Site::new(Some(Root(0))).listing(true), root.path());

@@ -90,9 +90,12 @@ fn before_limit<'a>(bytes: &'a [u8], limits: &Limits) -> (&'a [u8], Option<Statu
     }
 }
 
+/// A line without text.
+pub(crate) const EMPTY_LINE: &[u8] = b"\r\n";
+
 /// Returns the offset of the first line that is not empty.
 pub(crate) fn start_of_line(bytes: &[u8]) -> usize {
-    bytes.chunks(2).take_while(|line| line == b"\r\n").count() * 2
+    bytes.chunks(2).take_while(|line| *line == EMPTY_LINE).count() * 2
 }
 
 /// Returns the version digits of a request line that ends in CR and has three words.

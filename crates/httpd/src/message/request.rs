@@ -3,7 +3,9 @@
 //! Two servers that disagree about the end of a request enable request smuggling (RFC 9112, section 11.2).
 
 use crate::limits::Limits;
-use crate::message::head_errors::{Classified, NoRequest, classify_head, start_of_line};
+use crate::message::head_errors::{
+    Classified, EMPTY_LINE, NoRequest, classify_head, start_of_line,
+};
 use crate::message::host::is_host;
 use crate::message::split::{FieldSpan, RequestLine, Span, next_field, request_line};
 use crate::message::status::Status;
@@ -275,7 +277,7 @@ fn split<'a>(
 
 /// Returns whether bytes behind a request begin the next one: an empty line alone does not (RFC 9112, section 2.2).
 pub(crate) fn begins_request(bytes: &[u8]) -> bool {
-    !bytes.is_empty() && bytes != b"\r\n"
+    !bytes.is_empty() && bytes != EMPTY_LINE
 }
 
 /// Returns whether an incomplete head, of which `scanned` bytes were parsed, still is, as no further

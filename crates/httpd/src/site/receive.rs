@@ -4,8 +4,9 @@ use evring::{Commands, Cx, Rx};
 
 use crate::decision::options::ResponseOptions;
 use crate::message::body::BodyPiece;
+use crate::message::head_errors::EMPTY_LINE;
 use crate::message::head_errors::{NoRequest, start_of_line};
-use crate::message::request::{HeadMemory, KeptHead, begins_request, is_still_partial, parse};
+use crate::message::request::{HeadMemory, KeptHead, is_still_partial, parse};
 use crate::message::status::Status;
 use crate::response::sent::Sent;
 use crate::site::Site;
@@ -97,10 +98,11 @@ impl Site {
                 };
             }
             // A second empty line begins a request, so that a client cannot stay by sending them.
-            if !begins_request(bytes) && x.state.requests > 0 && !x.state.arrival.has_line() {
+            if bytes.starts_with(EMPTY_LINE) && x.state.requests > 0 && !x.state.arrival.has_line()
+            {
                 (x.state.scanned, x.state.arrival) = (0, Arrival::EmptyLine);
                 // Left unconsumed, it would keep the connection from being idle.
-                rx.consume(rx.bytes().len());
+                rx.consume(EMPTY_LINE.len());
                 continue;
             }
             if x.state.full {
