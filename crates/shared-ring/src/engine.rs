@@ -156,7 +156,10 @@ impl<P: Poller, S: System> Engine<P, S> {
         let (by_edges, waits) = (self.by_edges, self.waits);
         let socket = self.socket(fd);
         let reads = socket.reader == Some(token);
-        if !reads {
+        if reads {
+            // The one before may have starved.
+            socket.notes.starved = false;
+        } else {
             socket.notes.writer_after = waits;
         }
         if by_edges && reads && socket.notes.ready.contains(Readiness::READ) {
@@ -181,10 +184,10 @@ impl<P: Poller, S: System> Engine<P, S> {
         }
     }
 
-    /// Lets starved sockets read, as many as there are receive buffers.
+    /// Lets starved sockets read, as many as there are receive buffers. Returns whether more can read if these do not.
     #[cold]
-    fn feed_starved(&mut self) {
-        let mut fed = 0;
+    fn feed_starved(&mut self) -> bool {
+        let (mut fed, mut can_feed_more) = (0, false);
         for _ in 0..self.starved.len() {
             let Some(fd) = self.starved.pop_front() else { break };
             let SocketState { group, reader, notes, .. } = self.operations.socket(fd);
@@ -192,7 +195,9 @@ impl<P: Poller, S: System> Engine<P, S> {
             if !notes.starved {
                 continue;
             }
-            if self.operations.buffers(group).available() <= fed {
+            let available = self.operations.buffers(group).available();
+            if available <= fed {
+                can_feed_more |= available > 0 && reader.is_some();
                 self.starved.push_back(fd);
                 continue;
             }
@@ -205,6 +210,7 @@ impl<P: Poller, S: System> Engine<P, S> {
                 self.wait_for_report(fd, reader);
             }
         }
+        can_feed_more
     }
 
     /// Registers with the poller the readiness that a socket's operations wait for. With edges the
@@ -490,10 +496,9 @@ impl<P: Poller, S: System> Kernel for Engine<P, S> {
             return Err(KernelError::in_child());
         }
         self.operations.counters.turns += 1;
-        if !self.starved.is_empty() {
-            self.feed_starved();
-        }
-        let wait_timeout = self.wait_timeout(until);
+        let can_feed_more = !self.starved.is_empty() && self.feed_starved();
+        let wait_timeout =
+            if can_feed_more { Some(Duration::ZERO) } else { self.wait_timeout(until) };
         if self.events.is_empty() {
             self.poller
                 .wait(wait_timeout, &mut self.events)

@@ -111,6 +111,7 @@ on_every_kernel!(messages_lie_in_memory_of_the_caller);
 on_every_kernel!(group_without_a_buffer_does_not_delay_another);
 on_every_kernel!(receive_without_a_buffer_kept_the_kernel_busy);
 on_every_kernel!(cancelled_receive_kept_another_one_from_a_buffer);
+on_every_kernel!(call_after_a_starved_receive_was_not_made);
 on_every_kernel!(starved_receive_of_a_group_can_be_cancelled);
 on_every_kernel!(memory_outlives_receives_in_flight_and_messages);
 on_every_kernel!(groups_are_bounded_and_unknown_ones_rejected);

@@ -494,6 +494,39 @@ fn closed_socket_left_its_read_to_another() {
     Linux::default().close_unused(second);
 }
 
+/// The socket for which the buffer was meant had no bytes left, as another owner of it had read them.
+#[test]
+fn free_buffer_waited_for_a_socket_without_bytes() {
+    for (name, open) in POLLERS {
+        let mut engine = Engine::new(open().unwrap(), &EngineConfig::new(8, 1, 16)).unwrap();
+        let (mut batch, mut held) = (Batch::new(), None);
+        let mut pairs = [0, 1, 2].map(|slot| {
+            let (near, mut far) = UnixStream::pair().unwrap();
+            near.set_nonblocking(true).unwrap();
+            let socket = Socket::from(OwnedFd::from(near.try_clone().unwrap()));
+            let receive = Op::Receive { fd: number(&socket), group: BufferGroup::DEFAULT };
+            engine.submit(Token::new(OpKind::Receive, slot, 0), receive).unwrap();
+            far.write_all(b"x").unwrap();
+            while held.is_none() || engine.counters().buffer_shortages < slot.into() {
+                engine.turn_into(None, &mut batch).unwrap();
+                held = held.take().or(batch.pop_front());
+            }
+            (near, far, socket)
+        });
+        pairs[1].0.read_exact(&mut [0]).unwrap();
+        drop(held);
+        let until = engine.now() + Duration::from_secs(10);
+        while batch.is_empty() {
+            assert!(engine.now() < until, "{name} slept");
+            engine.turn_into(Some(until), &mut batch).unwrap();
+        }
+        assert_eq!(batch[0].token.slot(), 2, "{name}");
+        for (.., socket) in pairs {
+            Linux::default().close_unused(socket);
+        }
+    }
+}
+
 /// Calls that never end occupy their threads, and not those of file operations.
 #[test]
 fn calls_that_wait_leave_file_operations_alone() {

@@ -2,6 +2,7 @@
 
 use shared_ring::sockets::{Datagram, Transmit};
 
+use super::calls::{CALL, called};
 use crate::far::DatagramPeer;
 use crate::*;
 
@@ -166,6 +167,27 @@ pub(crate) fn cancelled_receive_kept_another_one_from_a_buffer(
         kernel.turn_into(Some(until), &mut batch).unwrap();
     }
     assert_eq!(collect(&mut kernel, &mut batch, receive(1), 1), b"y");
+}
+
+pub(crate) fn call_after_a_starved_receive_was_not_made(mut kernel: impl Kernel, far: &impl Far) {
+    let mut batch = Batch::new();
+    let FullGroup { group: _group, view: _view, held: _held, first: (first, mut one) } =
+        full_group(&mut kernel, far, &mut batch);
+    one.write_all(b"y");
+    while kernel.counters().buffer_shortages == 0 {
+        soon(&mut kernel, &mut batch);
+    }
+    cancel(&mut kernel, &mut batch, receive(0));
+    // The second call waits.
+    for expected in [b"y", b"z"] {
+        let read = Box::new(Call::read(number(&first), 1));
+        kernel.submit(CALL, Op::Call(read, Executor::WhenReadable)).unwrap();
+        if expected == b"z" {
+            one.write_all(expected);
+        }
+        let (call, result) = called(next(&mut kernel, &mut batch, CALL).outcome);
+        assert_eq!((result, &call.memory(1)[..1]), (Ok(1), &expected[..]));
+    }
 }
 
 pub(crate) fn starved_receive_of_a_group_can_be_cancelled(mut kernel: impl Kernel, far: &impl Far) {
