@@ -129,7 +129,8 @@ pub trait Application: Sized {
     }
 
     /// The driver closes an idle connection to make room for a new one. Bytes that this sends leave first. If it does
-    /// not close the connection, the driver does, with [`Close::Flush`].
+    /// not close the connection, the driver does, with [`Close::Flush`]; a connection that is evicted does not
+    /// [linger](Close::Linger).
     fn evicting(&mut self, x: Cx<'_, impl Commands, Self::State>) {
         x.io.close(x.id, Close::Flush);
     }

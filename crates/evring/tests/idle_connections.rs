@@ -209,6 +209,14 @@ fn idle_connection_was_closed_for_room_without_a_word() {
 struct Echoes {
     /// The time that a search takes for each connection.
     search_time: Duration,
+    /// How it closes a connection to make room.
+    evicts_by: Close,
+}
+
+impl Default for Echoes {
+    fn default() -> Self {
+        Echoes { search_time: Duration::ZERO, evicts_by: Close::Flush }
+    }
 }
 
 impl Application for Echoes {
@@ -229,6 +237,10 @@ impl Application for Echoes {
         thread::sleep(self.search_time);
         true
     }
+
+    fn evicting(&mut self, x: Cx<'_, impl Commands, ()>) {
+        x.io.close(x.id, self.evicts_by);
+    }
 }
 
 #[test]
@@ -236,7 +248,7 @@ fn clients_of_a_listener_that_is_off_closed_idle_connections() {
     const IDLE: usize = 20;
     side_by_side(|name| {
         let config = listening(2).with(|c| c.max_connections = IDLE as u32);
-        let server = Server::start(name, config, || Echoes { search_time: Duration::ZERO });
+        let server = Server::start(name, config, Echoes::default);
         let mut idle: Vec<_> = (0..IDLE).map(|_| server.connect()).collect();
         for client in &mut idle {
             ask(client, "x", "x");
@@ -254,21 +266,34 @@ fn clients_of_a_listener_that_is_off_closed_idle_connections() {
     });
 }
 
+/// Serves one client beside as many idle ones as there are places. Returns how many of these are closed.
+fn closed_for_one(name: &'static str, application: impl Fn() -> Echoes + Send + 'static) -> u64 {
+    const IDLE: usize = 20;
+    let config = listening(1).with(|c| c.max_connections = IDLE as u32);
+    let server = Server::start(name, config, application);
+    let mut idle: Vec<_> = (0..IDLE).map(|_| server.connect()).collect();
+    for client in &mut idle {
+        ask(client, "x", "x");
+    }
+    ask(&mut server.connect(), "x", "x");
+    drop(idle);
+    server.stop().idle_closed
+}
+
 /// The search takes longer than the interval of searches, and by the next one a kernel whose closes are in flight has not
 /// closed the connection.
 #[test]
 fn place_of_a_connection_that_was_being_closed_was_searched_again() {
-    const IDLE: usize = 20;
     side_by_side(|name| {
-        let config = listening(1).with(|c| c.max_connections = IDLE as u32);
-        let server =
-            Server::start(name, config, || Echoes { search_time: Duration::from_millis(1) });
-        let mut idle: Vec<_> = (0..IDLE).map(|_| server.connect()).collect();
-        for client in &mut idle {
-            ask(client, "x", "x");
-        }
-        ask(&mut server.connect(), "x", "x");
-        drop(idle);
-        assert_eq!(server.stop().idle_closed, 1, "{name}");
+        let slow = || Echoes { search_time: Duration::from_millis(1), ..Echoes::default() };
+        assert_eq!(closed_for_one(name, slow), 1, "{name}");
+    });
+}
+
+#[test]
+fn connections_that_lingered_kept_the_places_for_which_they_were_closed() {
+    side_by_side(|name| {
+        let lingering = || Echoes { evicts_by: Close::Linger, ..Echoes::default() };
+        assert_eq!(closed_for_one(name, lingering), 1, "{name}");
     });
 }

@@ -464,6 +464,7 @@ fn server_started_with_too_few_descriptors() {
     let arguments = ["--listen", "127.0.0.1:0", "--workers", "8"];
     let serving = Serving::of(limited("ulimit -n 40", &arguments));
     assert!(serving.before.contains(" 1 worker instead of 8"), "{}", serving.before);
+    assert!(serving.before.contains(" open files per worker instead of "), "{}", serving.before);
     assert!(serving.line.contains(", 1 worker)"), "{}", serving.line);
     assert_eq!(serving.connect().get("/").status, 200);
 }

@@ -127,7 +127,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
             call!(self, slot, evicting);
             let connection = self.io.connection(slot);
             connection.flags |= ConnFlags::EVICTED;
-            if matches!(connection.close, None | Some(Close::Half)) {
+            // One that lingers would keep its place for seconds.
+            if connection.close != Some(Close::Reset) {
                 connection.close = Some(Close::Flush);
             }
         }
@@ -158,11 +159,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
             Some(_) => 0,
             None => self.io.listeners.iter().map(|state| queued(state, &self.io.kernel)).sum(),
         };
-        // Their places are not free yet. One that lingers may take seconds.
+        // Their places are not free yet.
         let is_chosen = |connection: &&Connection| {
-            let is_evicted = connection.has(ConnFlags::EVICTED);
-            connection.has(ConnFlags::QUIESCING)
-                || is_evicted && connection.phase != Phase::Lingering
+            connection.flags.intersects(ConnFlags::QUIESCING | ConnFlags::EVICTED)
         };
         let chosen = self.io.connections.iter().filter(is_chosen).count();
         let wanted = (self.io.deferred.len() + queued).min(MAX_ENDED).saturating_sub(chosen);

@@ -1,8 +1,6 @@
 //! Checks of the settings for contradictions, and of the files that they name.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io;
 #[cfg(any(feature = "basic-auth", feature = "sandbox"))]
 use std::net::SocketAddr;
 #[cfg(feature = "sandbox")]
@@ -11,11 +9,8 @@ use std::path::{Path, PathBuf};
 #[cfg(feature = "tls")]
 use std::sync::Arc;
 
-use evring::files::SymlinkPolicy;
 #[cfg(feature = "tls")]
 use evring_tls::Certificates;
-use rustix::fs::{self, Mode, OFlags, ResolveFlags};
-use rustix::io::Errno;
 #[cfg(feature = "basic-auth")]
 use tracing::warn;
 
@@ -29,7 +24,6 @@ use crate::file_options::FileOptions;
 use crate::host_options::HostOptions;
 use crate::page_path::PagePath;
 use crate::redirect::Redirect;
-use crate::regular_file;
 use crate::server::builder::Builder;
 use crate::server::error::Error;
 #[cfg(feature = "sandbox")]
@@ -258,7 +252,7 @@ impl Builder {
             }
             let root = self.root_of(host)?;
             let path = root.join(page.path());
-            self.open_page(root, page).map_err(|error| Error::Page(path, error))?;
+            page.open(root, self.config.symlinks).map_err(|error| Error::Page(path, error))?;
         }
         Ok(())
     }
@@ -267,31 +261,6 @@ impl Builder {
     #[cfg(feature = "basic-auth")]
     fn needs_password(&self, host: Option<&HostOptions>, page: &PagePath) -> bool {
         self.basic_auth_of(host).iter().any(|auth| auth.is_for_some(page.canonical()))
-    }
-
-    /// Opens a page below a root, if it can be sent.
-    fn open_page(&self, root: &Path, page: &PagePath) -> io::Result<File> {
-        let path = root.join(page.path());
-        if self.config.symlinks != SymlinkPolicy::Anywhere {
-            let directory = File::open(root)?;
-            let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-            let flags = OFlags::PATH | OFlags::CLOEXEC;
-            let leaves = match fs::openat2(directory, page.path(), flags, Mode::empty(), how) {
-                Ok(_) => false,
-                Err(Errno::XDEV) => true,
-                // Without openat2(2), the server follows no link at all. With EAGAIN, something was renamed meanwhile.
-                Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN) => {
-                    path.canonicalize()? != root.canonicalize()?.join(page.path())
-                }
-                Err(errno) => return Err(errno.into()),
-            };
-            if leaves {
-                let reason =
-                    "a link leads out of the directory or is absolute; use follow-symlinks";
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
-            }
-        }
-        regular_file::open(&path)
     }
 
     /// Returns the root and the settings of each host, which contain the pages that it sends by itself.
@@ -325,7 +294,7 @@ impl Builder {
             for error_page in &files.error_pages {
                 let root = self.root_of(host)?;
                 let path = root.join(error_page.page.path());
-                let file = self.open_page(root, &error_page.page);
+                let file = error_page.page.open(root, self.config.symlinks);
                 let page = file.and_then(|file| error_page.load(file, &files.mime_types));
                 let page = page.map_err(|error| Error::Page(path, error))?;
                 all.push((HostIndex(index as u16), page));

@@ -66,7 +66,7 @@ impl Change {
         }
     }
 
-    /// Downloads ranges of a large file, which changes after the first byte has arrived. The reply is cut.
+    /// Downloads ranges of a large file, which changes after its first byte has arrived. The reply is cut.
     pub(crate) fn download_ranges(
         self,
         root: &Path,
@@ -78,24 +78,24 @@ impl Change {
         assert!(body.len() < len, "{self:?}, {what}, {ranges}: the reply was not cut");
     }
 
-    /// Requests a large file, which changes after the first byte of the body has arrived. Returns the length of the body and
-    /// what arrives of it.
+    /// Requests a large file, which changes after its first byte has arrived. Returns the length of the body and what arrives
+    /// of it.
     fn receive(self, root: &Path, mut stream: impl Read + Write, field: &str) -> (usize, Vec<u8>) {
         let name = name(LARGE);
         let request = format!("GET /{name} HTTP/1.1\r\nHost: localhost\r\n{field}\r\n");
         stream.write_all(request.as_bytes()).unwrap();
-        let (mut got, mut byte) = (Vec::new(), [0]);
-        while !got.ends_with(b"\r\n\r\n") {
-            stream.read_exact(&mut byte).unwrap();
-            got.extend(byte);
-        }
-        let head = String::from_utf8(got).unwrap();
+        let head = String::from_utf8(receive_head(&mut stream)).unwrap();
         let len = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
         let len: usize = len.unwrap_or_else(|| panic!("{head}")).parse().unwrap();
+        // In front of several ranges is a head of the first one.
+        let is_multipart = head.contains("multipart/byteranges");
+        let mut body = if is_multipart { receive_head(&mut stream) } else { Vec::new() };
+        let mut byte = [0];
         stream.read_exact(&mut byte).unwrap();
         self.apply(&root.join(name));
-        let mut body = byte.to_vec();
-        match stream.take(len as u64 - 1).read_to_end(&mut body) {
+        body.extend(byte);
+        let left = len - body.len();
+        match stream.take(left as u64).read_to_end(&mut body) {
             Ok(_) => {}
             Err(error) => assert!(
                 matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof),
@@ -104,6 +104,16 @@ impl Change {
         }
         (len, body)
     }
+}
+
+/// Receives bytes up to an empty line.
+fn receive_head(stream: &mut impl Read) -> Vec<u8> {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).unwrap();
+        head.extend(byte);
+    }
+    head
 }
 
 /// One range that begins after the first byte, and several, the first of which any socket takes at once.
