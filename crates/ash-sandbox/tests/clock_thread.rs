@@ -3,7 +3,8 @@
 #![cfg(feature = "sandbox")]
 
 use std::fs;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use ash_sandbox::sandbox::{Loops, Policy, Sandboxer};
 
@@ -21,15 +22,25 @@ fn clock_ticked_without_handlers_that_it_bounds() {
         );
         wat::parse_str(text).unwrap()
     };
-    let policy = Policy::default().with(|p| p.loops = Loops::Epoch(Duration::from_secs(1)));
+    let policy = Policy::default().with(|p| p.loops = Loops::Epoch(Duration::from_secs(60)));
     let before = threads();
     let sandboxer = Sandboxer::new(policy).unwrap();
     let acyclic = sandboxer.load(&module("(i32.const 1)")).unwrap();
     acyclic.instantiate(1).unwrap();
     assert_eq!(threads(), before);
+    // One thread for all of them, until the last one is dropped.
     for _ in 0..2 {
-        let cyclic = sandboxer.load(&module("(loop $l) (i32.const 1)")).unwrap();
-        cyclic.instantiate(1).unwrap();
-        assert_eq!(threads(), before + 1);
+        let handlers = [(); 2].map(|()| {
+            let cyclic = sandboxer.load(&module("(loop $l) (i32.const 1)")).unwrap();
+            let handler = cyclic.instantiate(1).unwrap();
+            assert_eq!(threads(), before + 1);
+            handler
+        });
+        drop(handlers);
+        let until = Instant::now() + Duration::from_secs(10);
+        while threads() > before {
+            assert!(Instant::now() < until, "the clock goes on");
+            thread::yield_now();
+        }
     }
 }

@@ -12,7 +12,7 @@ use crate::message::path;
 /// everything below it, and the path of an `index.html` also matches its directory, but not the listing of one without it.
 /// Of several rules with one name that match, the last one applies. Errors and redirects have it only with the word
 /// `always`, as in `always Strict-Transport-Security: max-age=31536000`; the responses of handlers and redirects to https
-/// do not.
+/// do not. The path may be percent-encoded: a `%` in front of two hex digits is written `%25`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderRule {
     files: Pattern,

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use evring_httpd::evring::mechanisms::backends;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::Value;
 use serving::program::{Serving, httpd, limited};
 use serving::{Client, available, refuse_io_uring};
@@ -435,6 +435,42 @@ fn requests_sent_before_sigterm_were_reset() {
         }
         // The server waits for them to close, too.
         drop(clients);
+        serving.expect_success();
+    }
+}
+
+/// Their descriptors are those of connections that close.
+#[test]
+fn clients_without_a_descriptor_were_reset_at_shutdown() {
+    const OPEN: usize = 4;
+    const NEW: usize = 12;
+    for backend in available() {
+        let arguments = ["--listen", "127.0.0.1:0", "--backend", backend, "--log-level", "error"];
+        let serving = Serving::start(&arguments);
+        let open = [(); OPEN].map(|()| {
+            let mut client = serving.connect();
+            assert_eq!(client.get("/").status, 200);
+            client
+        });
+        serving.pause();
+        // Those of the connections are lower.
+        let is_used = |number: &u64| {
+            std::fs::exists(format!("/proc/{}/fd/{number}", serving.child.id())).unwrap()
+        };
+        let first_free = (0..).find(|number| !is_used(number));
+        let limit = Rlimit { current: first_free, maximum: first_free };
+        prlimit(Some(Pid::from_child(&serving.child)), Resource::Nofile, limit).unwrap();
+        let new = [(); NEW].map(|()| {
+            let mut client = serving.connect();
+            client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+            client
+        });
+        serving.signal(Signal::TERM);
+        serving.signal(Signal::CONT);
+        for mut client in new {
+            assert_eq!(client.response(true).status, 200, "{backend}");
+        }
+        drop(open);
         serving.expect_success();
     }
 }

@@ -1,9 +1,9 @@
 //! Bounds by a clock (section 4.1.2). A thread ticks by the wall clock; a handler ends at a tick only if its own thread has
 //! run for half a tick since the first.
 
+use std::convert::Infallible;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
@@ -17,24 +17,24 @@ const MIN_TICK: Duration = Duration::from_micros(100);
 /// The ticks that bound handlers by epochs. They stop when it is dropped, so each handler has one.
 pub(crate) struct Clock {
     tick: Duration,
-    stop: Arc<AtomicBool>,
+    /// The thread that ticks ends with it.
+    _alive: Sender<Infallible>,
 }
 
 impl Clock {
     /// Starts the thread that ticks.
     pub(crate) fn start(tick: Duration, engine: EngineWeak) -> io::Result<Self> {
-        let clock = Clock { tick: tick.max(MIN_TICK), stop: Arc::default() };
-        let (tick, stop) = (clock.tick, Arc::clone(&clock.stop));
+        let tick = tick.max(MIN_TICK);
+        let (alive, ends) = mpsc::channel();
         let ticks = move || {
             run_above_others();
-            while !stop.load(Ordering::Relaxed) {
-                thread::sleep(tick);
+            while let Err(RecvTimeoutError::Timeout) = ends.recv_timeout(tick) {
                 let Some(engine) = engine.upgrade() else { return };
                 engine.increment_epoch();
             }
         };
         thread::Builder::new().name("ash-clock".into()).spawn(ticks)?;
-        Ok(clock)
+        Ok(Clock { tick, _alive: alive })
     }
 
     /// Returns the time between two ticks.
@@ -47,12 +47,6 @@ impl Clock {
     /// interrupted.
     pub(crate) fn max_ns(&self) -> u64 {
         u64::try_from((self.tick.saturating_mul(5) / 2).as_nanos()).unwrap_or(u64::MAX)
-    }
-}
-
-impl Drop for Clock {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
     }
 }
 

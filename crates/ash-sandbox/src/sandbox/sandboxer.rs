@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use wasmtime::{Config, Engine, Global, Linker, Module, Mutability, OperatorCost, OptLevel, Store};
@@ -51,8 +51,8 @@ pub struct Sandboxer {
     /// With the checks of the policy, for cyclic ones.
     checked: Engine,
     cache: Option<Cache>,
-    /// Started for the first handler that it bounds.
-    clock: Mutex<Option<Arc<Clock>>>,
+    /// Of the modules and handlers that it bounds.
+    clock: Mutex<Weak<Clock>>,
 }
 
 impl fmt::Debug for Sandboxer {
@@ -170,11 +170,12 @@ impl Sandboxer {
     /// Returns the clock that bounds cyclic handlers.
     fn clock(&self, tick: Duration) -> Result<Arc<Clock>, Rejection> {
         let mut clock = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(clock) = &*clock {
-            return Ok(Arc::clone(clock));
+        if let Some(clock) = clock.upgrade() {
+            return Ok(clock);
         }
-        let started = Clock::start(tick, self.checked.weak()).map_err(compiler)?;
-        Ok(Arc::clone(clock.insert(Arc::new(started))))
+        let started = Arc::new(Clock::start(tick, self.checked.weak()).map_err(compiler)?);
+        *clock = Arc::downgrade(&started);
+        Ok(started)
     }
 
     /// Creates an unsafe handler (section 6.3): native code in the place of a module, with the same memory

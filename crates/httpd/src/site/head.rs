@@ -44,7 +44,8 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// Returns the path, as it arrived.
+    /// Returns the path as it arrived. For a route that ends in a slash, a path that could be taken for one outside is in
+    /// canonical form.
     pub fn path(&self) -> &'a str {
         match self.0 {
             Source::Parsed(request) => text(split(request).0),
