@@ -144,7 +144,7 @@ impl Call {
     }
 
     /// Has a call that waits for one end of a transfer wait for the other one, in the other direction, if it returns
-    /// `EAGAIN` although the first is ready; and so on in turn.
+    /// `EAGAIN` although the first is ready; and so on in turn. If both are ready, that becomes the result.
     pub(crate) fn other_end(mut self, fd: RawFd) -> Self {
         self.other_end = Some(fd);
         self

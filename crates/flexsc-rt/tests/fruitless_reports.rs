@@ -6,8 +6,8 @@ mod refused;
 
 use std::cell::RefCell;
 use std::fs::File;
-use std::io::ErrorKind;
-use std::net::UdpSocket;
+use std::io::{ErrorKind, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::rc::Rc;
@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use flexsc_rt::operations::{read, receive, set_option, sleep, splice, write};
 use flexsc_rt::{Config, Descriptor, Direction, EventLoop, Operation};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::net::SendFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 type Output<T> = Rc<RefCell<Option<T>>>;
@@ -153,6 +154,48 @@ fn splice_beside_an_error_in_the_queue_kept_the_owner_busy() {
             assert_eq!(end(events, &waits).unwrap(), 5);
             let (_, bytes) = run(events, read(&reader, Vec::with_capacity(16)));
             assert_eq!(bytes, b"bytes");
+        }
+    });
+}
+
+/// Linux moves nothing from a socket whose next byte is urgent, although more bytes are there and the pipe has room. No
+/// event tells when the application has received the byte, so the splice ends.
+#[test]
+fn splice_at_an_urgent_byte_kept_the_owner_busy() {
+    each_wait(|events| {
+        for (waits_for, waits_before) in [
+            (Direction::Read, true),
+            (Direction::Write, true),
+            (Direction::Read, false),
+            (Direction::Write, false),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (socket, _) = listener.accept().unwrap();
+            socket.set_nonblocking(true).unwrap();
+            let socket = Descriptor::new(OwnedFd::from(socket));
+            let (reader, writer) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).unwrap();
+            let [reader, writer] = [reader, writer].map(Descriptor::new);
+            let splice = || splice(&socket, &writer, 16, waits_for);
+            let waiting = waits_before.then(|| begin(events, splice()));
+            rustix::net::send(&peer, b"u", SendFlags::OOB).unwrap();
+            assert_quiet(events);
+            peer.write_all(b"data").unwrap();
+            poll(&mut [PollFd::new(&socket, PollFlags::IN)], None).unwrap();
+            let waiting = waiting.unwrap_or_else(|| begin(events, splice()));
+            let before = events.counters().in_place;
+            while waiting.borrow().is_none() {
+                // Without a limit, it would return at the end of the splice only.
+                events.turn(Some(Duration::ZERO)).unwrap();
+                let calls = events.counters().in_place - before;
+                assert!(calls <= 20, "{calls} calls");
+            }
+            assert_eq!(end(events, &waiting).unwrap_err().kind(), ErrorKind::WouldBlock);
+            let (_, bytes) = run(events, receive(&socket, Vec::with_capacity(1)));
+            assert_eq!(bytes, b"d");
+            assert_eq!(run(events, splice()).unwrap(), 3);
+            let (_, bytes) = run(events, read(&reader, Vec::with_capacity(16)));
+            assert_eq!(bytes, b"ata");
         }
     });
 }

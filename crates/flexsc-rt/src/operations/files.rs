@@ -446,6 +446,9 @@ pub fn sendfile(
 /// for the descriptor in the direction that the caller names, and for the other one if that is ready
 /// and the call returns `EAGAIN`. A file is always ready: then it waits for the other descriptor. A syscall thread
 /// makes the call if one of them is a file that is not in memory, or in blocking mode.
+///
+/// If the call returns `EAGAIN` again and again although both are ready, that is the result: Linux moves nothing from a
+/// TCP socket whose next byte is urgent (`MSG_OOB`). A [`receive`](super::receive) goes on behind that byte.
 pub fn splice(
     from: &Descriptor,
     to: &Descriptor,

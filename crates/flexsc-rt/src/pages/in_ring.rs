@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use super::super::call_ring::{CallRing, Pushed};
 use super::super::raw::{self, INTERRUPTED};
 use super::super::ring::CANCELLED;
+use super::wait::Refused;
 use super::{POLL, Pages, Place, is_not_ready};
 use crate::call::{Direction, Executor, Waits};
 use crate::error::Error;
@@ -119,15 +120,13 @@ impl Pages {
             let (number, args) = self.shared.entry(index).call();
             raw::system_call(number, &args)
         };
-        match (is_not_ready(result), more) {
-            (true, true) if self.turns_to_other_end(index) => self.end_poll(index, name),
-            (true, true) => {}
-            (true, false) => {
-                self.turns_to_other_end(index);
-                self.poll_again(index);
-            }
-            (false, false) => self.finish(index, result),
-            (false, true) => {
+        let refused = if is_not_ready(result) { self.refused(index) } else { Refused::Ends };
+        match (refused, more) {
+            (Refused::Turned, true) => self.end_poll(index, name),
+            (Refused::Waits, true) => {}
+            (Refused::Turned | Refused::Waits, false) => self.poll_again(index),
+            (Refused::Ends, false) => self.finish(index, result),
+            (Refused::Ends, true) => {
                 // SAFETY: no other executor has the entry.
                 unsafe { self.shared.entry(index).finish(result) };
                 self.slots[index as usize].place = Place::EndingWatch;

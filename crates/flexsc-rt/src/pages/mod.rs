@@ -121,6 +121,8 @@ struct Slot {
     waits: Waits,
     /// The end that it waits for in turn with that of `waits`; most calls have [`NO_END`].
     other_end: RawFd,
+    /// Times in a row that the call was not ready although both ends were.
+    ready_turns: u8,
     /// The place of its file in the table of the ring, or [`NO_PLACE`].
     file: u32,
     row: Row,
@@ -221,6 +223,7 @@ impl Pages {
             by_changes: false,
             waits: Waits::Bounded,
             other_end: NO_END,
+            ready_turns: 0,
             file: NO_PLACE,
             row: Row::default(),
             measured: None,

@@ -44,6 +44,7 @@ impl Pages {
         self.batchable += usize::from(call.in_batches);
         slot.waits = call.waits;
         slot.other_end = call.other_end.unwrap_or(NO_END);
+        slot.ready_turns = 0;
         slot.file = self.files.as_ref().map_or(NO_PLACE, |files| files.place(call.file));
         let object = if slot.file == NO_PLACE { call.object } else { call.object.registered() };
         slot.row = self.choices.row(call.number, object);

@@ -20,6 +20,20 @@ const ENTER_EVERY: u32 = 4;
 /// Time after which the owner offers the ring again what the kernel did not take.
 const RING_RETRY: Duration = Duration::from_millis(1);
 
+/// Times in a row that both ends of a transfer are ready after a call that was not ready. Another process may change them
+/// between the call and the look at them, but hardly so often.
+const MAX_READY_TURNS: u8 = 16;
+
+/// How a call goes on that was not ready.
+pub(super) enum Refused {
+    /// It waits for its descriptor.
+    Waits,
+    /// It waits for its other end now.
+    Turned,
+    /// It ends, as nothing tells when to make it again.
+    Ends,
+}
+
 /// Why no further call is made for which a descriptor was reported.
 enum Stop {
     /// No other call is to be made now.
@@ -197,14 +211,20 @@ impl Pages {
                 raw::system_call(number, &args)
             };
             if is_not_ready(result) {
-                if self.turns_to_other_end(index)
-                    && let Some((fd, direction)) = self.slots[index as usize].waits.descriptor()
-                {
-                    self.wait_for(index, fd, direction);
-                    continue;
+                match self.refused(index) {
+                    Refused::Waits => {
+                        self.readiness.push_front(index, fd, direction);
+                        return Stop::NotReady;
+                    }
+                    Refused::Turned => {
+                        if let Some((fd, direction)) = self.slots[index as usize].waits.descriptor()
+                        {
+                            self.wait_for(index, fd, direction);
+                        }
+                        continue;
+                    }
+                    Refused::Ends => {}
                 }
-                self.readiness.push_front(index, fd, direction);
-                return Stop::NotReady;
             }
             self.finish(index, result);
             if blocks {
@@ -215,15 +235,26 @@ impl Pages {
         Stop::NoOther
     }
 
-    /// Has a call that was not ready wait for its other end, if its descriptor is ready.
-    pub(super) fn turns_to_other_end(&mut self, index: u32) -> bool {
-        let slot = &self.slots[index as usize];
-        let turns = slot.other_end != NO_END
-            && slot.waits.descriptor().is_some_and(|(fd, direction)| raw::is_ready(fd, direction));
-        if turns {
-            self.swap_ends(index);
+    /// Has a call that was not ready wait for its other end, if its descriptor is ready. It ends if both are ready again and
+    /// again: at an urgent byte, splice(2) moves nothing until the application has received the byte, which no wait
+    /// reports.
+    pub(super) fn refused(&mut self, index: u32) -> Refused {
+        let slot = &mut self.slots[index as usize];
+        let other_end = slot.other_end;
+        let Some((fd, direction)) = slot.waits.descriptor().filter(|_| other_end != NO_END) else {
+            return Refused::Waits;
+        };
+        let is_ready = raw::is_ready(fd, direction);
+        let both_are = is_ready && raw::is_ready(other_end, direction.opposite());
+        slot.ready_turns = if both_are { slot.ready_turns + 1 } else { 0 };
+        if slot.ready_turns == MAX_READY_TURNS {
+            return Refused::Ends;
         }
-        turns
+        if !is_ready {
+            return Refused::Waits;
+        }
+        self.swap_ends(index);
+        Refused::Turned
     }
 
     /// Has a call wait for its other end, if it has one.
@@ -235,9 +266,11 @@ impl Pages {
         }
     }
 
-    /// Lets a call that was not ready wait, if it is of that sort.
+    /// Lets a call that was not ready wait, if it is of that sort. Otherwise its result is that.
     pub(super) fn waits_again(&mut self, index: u32) -> bool {
-        self.turns_to_other_end(index);
+        if let Refused::Ends = self.refused(index) {
+            return false;
+        }
         let slot = &self.slots[index as usize];
         match slot.waits {
             Waits::Ready(fd, direction)
