@@ -8,6 +8,7 @@ mod cases;
 mod far;
 mod mapped;
 mod number;
+mod renames;
 mod turns;
 
 use std::ffi::{CStr, CString};

@@ -1,11 +1,10 @@
 //! File operations.
 
 use std::os::unix::fs::symlink;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 use shared_ring::files::{FileKind, PathAt, WriteAt};
 
+use crate::renames::{LINK, resolve_beside_renames};
 use crate::*;
 
 pub(super) fn folder(kernel: &mut impl Kernel, far: &impl Far) -> File {
@@ -230,28 +229,10 @@ pub(crate) fn path_of_a_link_was_not_resolved_beside_renames(
     if !far.has_symlinks() {
         return;
     }
-    symlink("inner/../file", far.root().join("near")).unwrap();
-    let other = tempfile::tempdir().unwrap();
-    let [a, b] = ["a", "b"].map(|name| other.path().join(name));
-    std::fs::write(&a, "").unwrap();
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let renames = scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                std::fs::rename(&a, &b).unwrap();
-                std::fs::rename(&b, &a).unwrap();
-            }
-        });
-        let mut failed = None;
-        for _ in 0..2_000 {
-            let path = || at(&root, "near", SymlinkPolicy::Beneath);
-            let opened = run(&mut kernel, FileOp::Open(path(), Access::Read));
-            let looked_at = run(&mut kernel, FileOp::Stat(path()));
-            failed = failed.or(opened.err()).or(looked_at.err());
-        }
-        is_over.store(true, Ordering::Relaxed);
-        renames.join().unwrap();
-        assert_eq!(failed, None);
+    resolve_beside_renames(&far.root(), || {
+        let path = || at(&root, LINK, SymlinkPolicy::Beneath);
+        run(&mut kernel, FileOp::Open(path(), Access::Read)).unwrap();
+        run(&mut kernel, FileOp::Stat(path())).unwrap();
     });
 }
 
