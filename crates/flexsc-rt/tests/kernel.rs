@@ -3,10 +3,13 @@
 
 #[path = "../../shared-ring/tests/page_cache/mod.rs"]
 mod page_cache;
+#[path = "../../shared-ring/tests/renames/mod.rs"]
+mod renames;
 #[path = "support/kernel.rs"]
 mod support;
 
 use std::collections::HashSet;
+use std::ffi::CString;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,6 +23,7 @@ use shared_ring::{
     EngineConfig, Errno, Fd, Host, Kernel, Op, OpKind, Outcome, Submit, Submitted, Token, WhenCold,
 };
 
+use renames::{LINK, resolve_beside_renames};
 use support::{accept, connect, fd, kernel, listen, next, submit, turn, wait_for_connections};
 
 const CALL: Token = Token::new(OpKind::Call, 0, 0);
@@ -421,6 +425,28 @@ fn files_are_opened_and_read_by_posted_calls() {
     submit(&mut kernel, token, Op::File(FileOp::List(at(c"."))));
     let Outcome::File(FileOutcome::Listed(listing)) = next(&mut kernel).outcome else { panic!() };
     assert_eq!(listing.entries.len(), 2);
+}
+
+/// The kernel refuses to resolve the `..` of a link while files of any directory are renamed.
+#[test]
+fn path_of_a_link_was_not_resolved_beside_renames() {
+    let mut kernel = kernel();
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::create_dir(directory.path().join("inner")).unwrap();
+    std::fs::write(directory.path().join("file"), "").unwrap();
+    let root = kernel.host_mut().open_directory(directory.path()).unwrap();
+    resolve_beside_renames(directory.path(), || {
+        let at = PathAt {
+            root: root.clone(),
+            path: CString::new(LINK).unwrap().into(),
+            symlinks: SymlinkPolicy::Beneath,
+        };
+        for op in [FileOp::Open(at.clone(), Access::Read), FileOp::Stat(at)] {
+            submit(&mut kernel, Token::new(OpKind::File, 0, 0), Op::File(op));
+            let completion = next(&mut kernel);
+            assert!(matches!(completion.outcome, Outcome::File(_)), "{completion:?}");
+        }
+    });
 }
 
 #[test]

@@ -121,8 +121,8 @@ impl FlexScKernel {
             {
                 self.open(token, Blocking::MayBlock)
             }
-            (FileStage::Opening(Blocking::MayBlock), Err(Errno::NOSYS)) => {
-                return self.open_without_openat2(token);
+            (FileStage::Opening(Blocking::MayBlock), Err(Errno::NOSYS | Errno::AGAIN)) => {
+                return self.open_by_job(token);
             }
             (FileStage::Reading(mut stage, disk), Ok(len)) => {
                 stage.filled += len;
@@ -176,9 +176,10 @@ impl FlexScKernel {
         self.end(token, |_| Outcome::File(outcome));
     }
 
-    /// Lets a thread open a path component by component.
+    /// Lets a thread open a path: component by component without openat2(2), and by several tries of it if something is
+    /// renamed meanwhile.
     #[cold]
-    fn open_without_openat2(&mut self, token: Token) {
+    fn open_by_job(&mut self, token: Token) {
         let Some(InFlight { op, .. }) = self.in_flight.remove(token) else { return };
         match self.operations.submit(token, op) {
             Ok(Submitted::Done(outcome)) => self.done.push_back(Completion::last(token, outcome)),
