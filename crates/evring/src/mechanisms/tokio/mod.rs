@@ -136,11 +136,13 @@ impl Tokio {
 #[cfg(test)]
 mod tests {
     use std::io::{ErrorKind, Read as _, Write};
-    use std::net::{TcpListener, TcpStream};
+    use std::net::TcpStream;
     use std::os::fd::{AsFd, OwnedFd};
     use std::os::unix::net::UnixStream;
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    use std::sync::mpsc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, mpsc};
+    use std::task::Wake;
     use std::thread;
     use std::time::Duration;
 
@@ -176,30 +178,66 @@ mod tests {
         }
     }
 
+    /// Receives a byte into each buffer.
+    fn all_buffers(kernel: &mut TokioSubmit, count: u16) -> Vec<RxBuf> {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let receive = |_| {
+            far.write_all(b"x").unwrap();
+            let pool = kernel.operations.buffers(BufferGroup::DEFAULT);
+            // SAFETY: the socket is open until the function returns.
+            let fd = unsafe { Fd::lent(near.as_fd()) };
+            nonblocking::receive(&mut Linux::default(), fd, pool).ok().unwrap()
+        };
+        (0..count).map(receive).collect()
+    }
+
+    #[test]
+    fn task_of_a_cancelled_receive_was_woken_for_a_buffer() {
+        const BUFFERS: u16 = 4;
+        let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+        let config = Config { listen, buffers: BUFFERS, ..Config::default() };
+        let mut server = Tokio::new(&config).unwrap();
+        let kernel = &mut server.io.kernel;
+        let mut held = all_buffers(kernel, BUFFERS);
+        let mut pairs = [(); 2].map(|()| UnixStream::pair().unwrap());
+        let wakes = [(); 2].map(|()| Arc::new(Wakes::default()));
+        let receive = |slot| Token::new(OpKind::Receive, slot, 0);
+        for (slot, (near, far)) in pairs.iter_mut().enumerate() {
+            near.set_nonblocking(true).unwrap();
+            far.write_all(b"y").unwrap();
+            // SAFETY: the socket is open until the test ends.
+            let fd = unsafe { Fd::lent(near.as_fd()) };
+            let op = Op::Receive { fd, group: BufferGroup::DEFAULT };
+            assert!(matches!(kernel.submit(receive(slot as u32), op), Ok(Submitted::InFlight)));
+            kernel.todo(fd, &Arc::clone(&wakes[slot]).into());
+            assert!(matches!(kernel.try_to_read(fd), submit::ReadAttempt::NoBuffer));
+        }
+        kernel.cancel(receive(0));
+        let before = wakes.each_ref().map(|wakes| wakes.0.load(Ordering::Relaxed));
+        held.pop();
+        kernel.wake_starved();
+        let after = wakes.each_ref().map(|wakes| wakes.0.load(Ordering::Relaxed));
+        assert_eq!(after, [before[0], before[1] + 1]);
+    }
+
+    /// Counts how often it wakes a task.
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     #[test]
     fn task_without_a_buffer_retried_in_a_busy_loop() {
         const BUFFERS: u16 = 4;
         const CLIENTS: u64 = 3;
         let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
         let config = Config { listen, buffers: BUFFERS, ..Config::default() };
-        let server = Tokio::new(&config).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (socket, _) = listener.accept().unwrap();
-        let buffers = (0..BUFFERS).map(|_| {
-            peer.write_all(b"x").unwrap();
-            socket.peek(&mut [0]).unwrap();
-            // SAFETY: the socket is open until the test ends.
-            let fd = unsafe { Fd::lent(socket.as_fd()) };
-            nonblocking::receive(
-                &mut Linux::default(),
-                fd,
-                server.io.kernel.operations.buffers(BufferGroup::DEFAULT),
-            )
-            .ok()
-            .unwrap()
-        });
-        let buffers = buffers.collect();
+        let mut server = Tokio::new(&config).unwrap();
+        let buffers = all_buffers(&mut server.io.kernel, BUFFERS);
         let (at, remote) = (server.addresses()[0], server.remote());
         let clients = thread::spawn(move || {
             let mut clients: Vec<_> =

@@ -120,17 +120,23 @@ impl TokioSubmit {
     }
 
     /// Wakes as many of the tasks that wait for a buffer as their group has free buffers. Called after each
-    /// step, because only steps give buffers back; so it does no harm if a task that was woken needs none.
+    /// step, because only steps give buffers back.
     pub(super) fn wake_starved(&mut self) {
         for starved in &mut self.starved {
             let Some(first) = starved.front() else { continue };
             let group = self.operations.socket(*first).group;
-            let available = usize::from(self.operations.buffers(group).available());
-            for fd in starved.drain(..available.min(starved.len())) {
-                let notes = &mut self.operations.socket(fd).notes;
+            let mut available = self.operations.buffers(group).available();
+            while available > 0
+                && let Some(fd) = starved.pop_front()
+            {
+                let SocketState { reader, notes, .. } = self.operations.socket(fd);
                 notes.is_starved = false;
-                if let Some(task) = &notes.task {
+                // A task whose receive was cancelled needs none, and takes no step.
+                if reader.is_some()
+                    && let Some(task) = &notes.task
+                {
                     task.wake_by_ref();
+                    available -= 1;
                 }
             }
         }
