@@ -461,7 +461,7 @@ fn server_started_with_too_few_descriptors() {
     assert!(text.starts_with("httpd: cannot serve with 16 descriptors"), "{text}");
     assert_eq!(text.lines().count(), 1, "{text}");
     // If they suffice for one worker, there is one.
-    let arguments = ["--listen", "127.0.0.1:0", "--workers", "8"];
+    let arguments = ["--listen", "127.0.0.1:0", "--workers", "8", "--log-level", "info"];
     let serving = Serving::of(limited("ulimit -n 40", &arguments));
     assert!(serving.before.contains(" 1 worker instead of 8"), "{}", serving.before);
     assert!(serving.before.contains(" open files per worker instead of "), "{}", serving.before);
