@@ -171,6 +171,7 @@ pub(crate) fn try_canonical(path: &[u8]) -> Result<Cow<'_, [u8]>, Status> {
 const ENCODED_SLASH: &[u8] = b"%2F";
 
 /// Returns whether a name in a canonical path has a slash. No file has such a name.
+#[cfg(any(feature = "basic-auth", feature = "sandbox"))]
 pub(crate) fn has_encoded_slash(path: &[u8]) -> bool {
     path.windows(ENCODED_SLASH.len()).any(|part| part == ENCODED_SLASH)
 }

@@ -64,7 +64,7 @@ impl PidFile {
             opened => opened,
         };
         let (file, is_new, found) = opened.map_err(named)?;
-        check_kind(&found).map_err(named)?;
+        check_kind(&found).and_then(|()| check_contents(&file)).map_err(named)?;
         if let Some(number) = running(&file).filter(|_| !is_successor) {
             warn!(
                 "the pid file {} has had the number of a server that runs, {number}, and gets that of this one",
@@ -90,7 +90,10 @@ impl PidFile {
             Err(_) => (parent(path), Access::WRITE_OK | Access::EXEC_OK),
         };
         let is_writable = accessat(CWD, path_to_check, needed, AtFlags::EACCESS);
-        let checked = found.map_or(Ok(()), |found| check_kind(&found));
+        let checked = found.map_or(Ok(()), |found| {
+            check_kind(&found)?;
+            check_contents(&File::open(path)?)
+        });
         checked.and_then(|()| Ok(is_writable?)).map_err(named(path))
     }
 
@@ -185,6 +188,17 @@ fn check_kind(found: &Metadata) -> io::Result<()> {
     }
 }
 
+/// Checks that a file has a number or nothing, so that no other one is overwritten and removed.
+fn check_contents(file: &File) -> io::Result<()> {
+    let mut text = [0; MAX_BYTES + 1];
+    let n = file.read_at(&mut text, 0)?;
+    let is_of_number = |byte: &u8| byte.is_ascii_digit() || byte.is_ascii_whitespace();
+    match n <= MAX_BYTES && text[..n].iter().all(is_of_number) {
+        true => Ok(()),
+        false => Err(io::Error::other("it has other contents than a process number; remove it")),
+    }
+}
+
 /// Returns the directory of a file.
 fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
@@ -259,5 +273,25 @@ mod tests {
         assert!(checked("file") && checked("new"));
         fs::hard_link(path("file"), path("other")).unwrap();
         assert!(!checked("link") && !checked("file") && !checked("other") && !checked("."));
+    }
+
+    #[test]
+    fn file_with_other_contents_was_overwritten_and_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        for (text, is_accepted) in [
+            ("", true),
+            ("12\n", true),
+            ("1\n\n\n", true),
+            ("text", false),
+            (&"1".repeat(33), false),
+        ] {
+            fs::write(&path, text).unwrap();
+            assert_eq!(PidFile::check(&path).is_ok(), is_accepted, "{text:?}");
+            let opened = PidFile::open(&path, None, false);
+            assert_eq!(opened.is_ok(), is_accepted, "{text:?}");
+            drop(opened);
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
     }
 }

@@ -22,6 +22,7 @@ use crate::decision::options::HostIndex;
 use crate::error_page::LoadedPage;
 use crate::file_options::FileOptions;
 use crate::host_options::HostOptions;
+#[cfg(feature = "basic-auth")]
 use crate::page_path::PagePath;
 use crate::redirect::Redirect;
 use crate::server::builder::Builder;
