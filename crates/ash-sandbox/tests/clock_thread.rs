@@ -39,7 +39,7 @@ fn clock_ticked_without_handlers_that_it_bounds() {
         drop(handlers);
         let until = Instant::now() + Duration::from_secs(10);
         while threads() > before {
-            assert!(Instant::now() < until, "the clock goes on");
+            assert!(Instant::now() < until, "the thread of the clock runs without handlers");
             thread::yield_now();
         }
     }

@@ -439,7 +439,7 @@ fn requests_sent_before_sigterm_were_reset() {
     }
 }
 
-/// Their descriptors are those of connections that close.
+/// The server accepts them as connections close and return their descriptors.
 #[test]
 fn clients_without_a_descriptor_were_reset_at_shutdown() {
     const OPEN: usize = 4;
@@ -453,7 +453,7 @@ fn clients_without_a_descriptor_were_reset_at_shutdown() {
             client
         });
         serving.pause();
-        // Those of the connections are lower.
+        // The descriptors of the connections have lower numbers.
         let is_used = |number: &u64| {
             std::fs::exists(format!("/proc/{}/fd/{number}", serving.child.id())).unwrap()
         };

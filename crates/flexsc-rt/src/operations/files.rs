@@ -448,7 +448,7 @@ pub fn sendfile(
 /// makes the call if one of them is a file that is not in memory, or in blocking mode.
 ///
 /// If the call returns `EAGAIN` again and again although both are ready, that is the result: Linux moves nothing from a
-/// TCP socket whose next byte is urgent (`MSG_OOB`). A [`receive`](super::receive) goes on behind that byte.
+/// TCP socket whose next byte is urgent (`MSG_OOB`). A [`receive`](super::receive) returns the bytes after it.
 pub fn splice(
     from: &Descriptor,
     to: &Descriptor,

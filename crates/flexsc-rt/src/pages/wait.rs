@@ -24,7 +24,7 @@ const RING_RETRY: Duration = Duration::from_millis(1);
 /// between the call and the look at them, but hardly so often.
 const MAX_READY_TURNS: u8 = 16;
 
-/// How a call goes on that was not ready.
+/// What happens to a call that returned `EAGAIN`.
 pub(super) enum Refused {
     /// It waits for its descriptor.
     Waits,

@@ -4,8 +4,7 @@ use evring::{Commands, Cx, Rx};
 
 use crate::decision::options::ResponseOptions;
 use crate::message::body::BodyPiece;
-use crate::message::head_errors::EMPTY_LINE;
-use crate::message::head_errors::{NoRequest, start_of_line};
+use crate::message::head_errors::{EMPTY_LINE, NoRequest, start_of_line};
 use crate::message::request::{HeadMemory, KeptHead, is_still_partial, parse};
 use crate::message::status::Status;
 use crate::response::sent::Sent;
