@@ -58,11 +58,14 @@ impl Application for Chat {
     const MAX_UNCONSUMED: usize = MAX_LINE;
 
     fn received(&mut self, mut x: Cx<'_, impl Commands, Joined>, rx: &mut Rx<'_>) {
-        x.state.0 = true;
+        // A client that does not read joins again when its queue has drained.
+        x.state.0 |= x.io.queued_bytes(x.id) < HIGH_WATER as u64;
         if !std::mem::replace(&mut self.is_ticking, true) {
             x.io.set_timer(0, Some(x.io.now() + TICK)).expect("max_timers is at least 1");
         }
-        while let Some(end) = rx.bytes().iter().position(|byte| *byte == b'\n') {
+        // What is longer stays unconsumed, and the connection is closed.
+        let end = |bytes: &[u8]| bytes.iter().take(MAX_LINE).position(|byte| *byte == b'\n');
+        while let Some(end) = end(rx.bytes()) {
             let line: Arc<str> = String::from_utf8_lossy(&rx.bytes()[..=end]).into();
             rx.consume(end + 1);
             let queued = x.io.send(x.id, Chunk::Copy(line.as_bytes()));

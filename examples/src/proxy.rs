@@ -222,8 +222,17 @@ impl Application for Proxy {
         x.io.close(x.id, Close::Reset);
     }
 
-    /// Ignored: pairs may continue while the server drains.
-    fn stopping(&mut self, _: Cx<'_, impl Commands, ProxyState>) {}
+    /// Closes clients that have sent nothing. Pairs may continue while the server drains.
+    fn stopping(&mut self, x: Cx<'_, impl Commands, ProxyState>) {
+        if matches!(x.state, ProxyState::Waiting) {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+
+    /// Those that have sent nothing, and so have no connection upstream.
+    fn is_idle(&self, _: ConnId, state: &ProxyState) -> bool {
+        matches!(state, ProxyState::Waiting)
+    }
 
     fn closed(&mut self, mut x: Cx<'_, impl Commands, ProxyState>, _: CloseReason) {
         while self.pairs.remove_object(x.id).is_some() {}

@@ -78,6 +78,19 @@ fn line_reaches_the_clients_of_all_workers() {
 }
 
 #[test]
+fn line_of_any_length_that_arrived_at_once_was_sent() {
+    on_each(|backend| {
+        let workers = Workers::start(1, backend, &config());
+        let mut client = Client::connect(workers.addresses[0]);
+        let longest = "x".repeat(1023) + "\n";
+        client.ask(&longest, &longest);
+        client.send(format!("x{longest}").as_bytes());
+        assert_eq!(client.read_to_end().0, b"");
+        workers.stop();
+    });
+}
+
+#[test]
 fn client_that_did_not_read_its_lines_was_reset() {
     on_each(|backend| {
         let workers = Workers::start(1, backend, &tiny().with(|c| c.max_queued_bytes = 1 << 20));

@@ -114,6 +114,24 @@ fn late_connect_waits_for_the_first_bytes() {
 }
 
 #[test]
+fn silent_client_kept_the_place_of_others_and_delayed_a_stop() {
+    on_each(|backend| {
+        let (_listener, upstream) = listen();
+        let config = config().with(|c| {
+            c.max_connections = 1;
+            c.drain_timeout = Duration::from_secs(3600);
+        });
+        let server = Server::start(backend, config, move || {
+            Proxy::new(upstream, Timeouts::default()).connecting_late()
+        });
+        let mut silent = Client::connect(server.address);
+        let _next = Client::connect(server.address);
+        silent.expect_last(b"", End::Eof);
+        server.stop();
+    });
+}
+
+#[test]
 fn megabytes_pass_through_tiny_socket_buffers() {
     on_each(|backend| {
         let upstream_server = Server::start(backend, config(), || Echo);

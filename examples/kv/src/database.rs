@@ -98,7 +98,8 @@ impl fmt::Debug for HandlerHits {
 }
 
 impl Common {
-    /// Returns when the clocks of the server began: at the first call, for a request to any worker or for its handler.
+    /// Returns when the clocks of the server began: at the first call, by [`Database::start`], for a request to any worker
+    /// or for its handler.
     pub(crate) fn started(&self, now: Instant) -> Instant {
         *self.started.get_or_init(|| now)
     }
@@ -164,6 +165,11 @@ impl Database {
             || Store::new(limits.memory / n, limits.max_item, hasher.clone()).map(Mutex::new);
         let stores = (0..n).map(|_| store()).collect::<Result<Arc<[_]>, _>>()?;
         Ok(Database { stores: Stores::Shared(stores), hasher, limits, common: Arc::default() })
+    }
+
+    /// Begins the time of the server, which `stats` reports. Otherwise it begins with the first request.
+    pub fn start(&self, now: Instant) {
+        self.common.started(now);
     }
 
     /// Lets the database write replies for handlers. Called before it is shared.

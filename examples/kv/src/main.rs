@@ -9,6 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Instant;
 
 use clap::Parser as _;
 use evring::{AnyMechanism, Config};
@@ -43,6 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if threads == 1 {
         let database = Database::new(limits, seed).map_err(no_memory)?;
         let database = mirrored(database, handler.as_ref());
+        database.start(Instant::now());
         let mechanism = AnyMechanism::new(&options.backend, &config)?;
         let print = |mechanism: &AnyMechanism| {
             print_addresses(mechanism.addresses(), mechanism.name());
@@ -52,6 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let database = Database::shared(limits, seed, threads).map_err(no_memory)?;
     let database = mirrored(database, handler.as_ref());
+    database.start(Instant::now());
     serve_in_threads(options, config, &database, handler.as_ref())
 }
 

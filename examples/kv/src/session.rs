@@ -215,7 +215,7 @@ impl Session {
         let command = protocol::parse(line);
         if let Command::Get { get, keys_at } = command {
             if line.len() > Store::MAX_KEY && has_long_key(&line[keys_at..]) {
-                touch_before_long_key(get, &line[keys_at..], database, clock);
+                get_before_long_key(get, &line[keys_at..], database, clock);
                 out.extend_from_slice(BAD_FORMAT);
                 return Step::Used(end + 1);
             }
@@ -459,12 +459,15 @@ fn has_long_key(keys: &[u8]) -> bool {
     words(keys).any(|key| key.len() > Store::MAX_KEY)
 }
 
-/// Handles a line with an overlong key: the error is its only reply, but the keys before it are touched.
-fn touch_before_long_key(get: Get, keys: &[u8], database: &mut Database, clock: &impl Clock) {
-    let Some(exptime) = get.exptime else { return };
+/// Handles a line with an overlong key: the error is its only reply, but the keys before it are looked up, and touched.
+fn get_before_long_key(get: Get, keys: &[u8], database: &mut Database, clock: &impl Clock) {
     for key in words(keys).take_while(|key| key.len() <= Store::MAX_KEY) {
         let key = database.key(key);
-        database.store(key.hash, clock).touch(key, exptime, clock);
+        let mut store = database.store(key.hash, clock);
+        match get.exptime {
+            None => store.get(key),
+            Some(exptime) => store.touch(key, exptime, clock),
+        };
     }
 }
 

@@ -322,7 +322,12 @@ fn gat_was_counted_as_a_get() {
 /// In memcached the commands that store a value do not count it.
 #[test]
 fn expired_and_flushed_values_were_counted_by_get_only() {
-    for (set, flush, counts) in [("-1", "", [1, 0]), ("0", "flush_all\r\n", [0, 1])] {
+    for (set, flush, counts) in [
+        ("-1", "", [1, 0]),
+        ("0", "flush_all\r\n", [0, 1]),
+        // memcached looks at the flush first.
+        ("-1", "flush_all\r\n", [0, 1]),
+    ] {
         for (request, is_counted) in [
             ("get a", true),
             ("gat 0 a", true),
@@ -418,6 +423,9 @@ fn overlong_key_gets_one_error_after_earlier_keys_are_touched() {
         ask(format!("set a 0 0 1\r\nx\r\ngat -1 a {long}\r\nget a\r\n")),
         format!("STORED\r\n{error}END\r\n")
     );
+    let requests = format!("set a 0 0 1\r\nx\r\nget a b {long}\r\n");
+    let names = ["cmd_get", "get_hits", "get_misses"];
+    assert_eq!(stats_after(&mut self::database(), &requests, names), [2, 1, 1]);
 }
 
 #[test]

@@ -50,7 +50,8 @@ fn main() -> ExitCode {
             if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         }
         Found::Unreadable(path, error) => {
-            progress.suspend(|| eprintln!("walk: cannot read {}: {error}", path.display()));
+            let message = format!("walk: cannot read {}: {error}", path.display());
+            progress.suspend(|| report(&message));
             ControlFlow::Continue(())
         }
     });
@@ -58,7 +59,7 @@ fn main() -> ExitCode {
     let totals = match totals {
         Ok(totals) => totals,
         Err(error) => {
-            eprintln!("walk: {}: {error}", arguments.path.display());
+            report(&format!("walk: {}: {error}", arguments.path.display()));
             return ExitCode::FAILURE;
         }
     };
@@ -68,10 +69,15 @@ fn main() -> ExitCode {
         written = sum(&mut out, bytes, &arguments.path);
     }
     if let Err(error) = written.and_then(|()| out.flush()) {
-        eprintln!("walk: cannot write: {error}");
+        report(&format!("walk: cannot write: {error}"));
         return ExitCode::FAILURE;
     }
     if totals.unreadable > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Prints a message. Nothing is left to do if standard error cannot be written.
+fn report(message: &str) {
+    let _ = writeln!(io::stderr(), "{message}");
 }
 
 /// Prints the line of du(1).

@@ -48,6 +48,13 @@ impl Drop for Anchor {
     }
 }
 
+/// Device and inode.
+type Identity = (u32, u32, u64);
+
+fn identity(stat: &libc::statx) -> Identity {
+    (stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino)
+}
+
 struct Walk<'a, F> {
     runtime: Runtime,
     options: &'a Options,
@@ -56,8 +63,10 @@ struct Walk<'a, F> {
     queue: Queue<Directory>,
     pending_bytes: Cell<usize>,
     anchors: Rc<Cell<usize>>,
-    /// Files with several links: device and inode.
-    links: RefCell<HashSet<(u32, u32, u64), RandomState>>,
+    /// Files with several links.
+    links: RefCell<HashSet<Identity, RandomState>>,
+    /// Length of the path of the root.
+    root_len: Cell<usize>,
     /// The kernel, or a sandbox, has no openat2(2).
     lacks_openat2: Cell<bool>,
     failed: RefCell<Option<Error>>,
@@ -84,6 +93,7 @@ impl<'a, F: FnMut(Found<'_>) -> ControlFlow<()>> Walk<'a, F> {
             pending_bytes: Cell::new(0),
             anchors: Rc::default(),
             links: RefCell::default(),
+            root_len: Cell::new(0),
             lacks_openat2: Cell::new(false),
             failed: RefCell::default(),
             has_ended: Cell::new(false),
@@ -105,6 +115,7 @@ impl<'a, F: FnMut(Found<'_>) -> ControlFlow<()>> Walk<'a, F> {
     }
 
     async fn root(&self, root: &[u8]) -> Result<(), Error> {
+        self.root_len.set(root.len());
         let path = CString::new(root).map_err(|error| Error::Root(error.into()))?;
         let asked = self.runtime.call(stat(path, AtFlags::SYMLINK_NOFOLLOW)).await;
         let asked = asked.map_err(Error::Root)?;
@@ -157,6 +168,7 @@ impl<'a, F: FnMut(Found<'_>) -> ControlFlow<()>> Walk<'a, F> {
                 for (name, asked) in names.iter().zip(all(asked).await) {
                     let path = directory.path_of(name);
                     let inside = match asked {
+                        Ok(stat) if self.is_inside_itself(directory, &stat).await => continue,
                         Ok(stat) if self.entry(&path, &stat) => {
                             self.inside(directory, &file, &mut anchor, name)
                         }
@@ -219,6 +231,23 @@ impl<'a, F: FnMut(Found<'_>) -> ControlFlow<()>> Walk<'a, F> {
         is_directory
     }
 
+    /// Returns whether what was found in a directory is this directory or one above it, mounted here: it is not counted again,
+    /// nor by du(1).
+    async fn is_inside_itself(&self, directory: &Directory, found: &libc::statx) -> bool {
+        if found.stx_attributes & libc::STATX_ATTR_MOUNT_ROOT as u64 == 0 {
+            return false;
+        }
+        for path in directory.with_those_above(self.root_len.get()) {
+            // The path was found without one.
+            let path = CString::new(path).unwrap_or_default();
+            let above = self.runtime.call(stat(path, AtFlags::SYMLINK_NOFOLLOW)).await;
+            if above.is_ok_and(|above| identity(&above) == identity(found)) {
+                return true;
+            }
+        }
+        false
+    }
+
     fn report(&self, found: Found<'_>) {
         if (self.found.borrow_mut())(found).is_break() {
             self.end();
@@ -227,7 +256,7 @@ impl<'a, F: FnMut(Found<'_>) -> ControlFlow<()>> Walk<'a, F> {
 
     fn is_first_link(&self, stat: &libc::statx) -> bool {
         let mut links = self.links.borrow_mut();
-        let is_first = links.insert((stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino));
+        let is_first = links.insert(identity(stat));
         if links.len() > self.options.links {
             self.fail(Error::TooManyLinks);
         }
@@ -313,6 +342,12 @@ impl Directory {
     fn path_of(&self, name: &[u8]) -> Vec<u8> {
         let slash = if self.path.ends_with(b"/") { &b""[..] } else { b"/" };
         [&self.path, slash, name].concat()
+    }
+
+    /// Returns its path, and those of the directories above it, up to the root.
+    fn with_those_above(&self, root_len: usize) -> impl Iterator<Item = &[u8]> {
+        let ends = (root_len + 1..self.path.len()).filter(|at| self.path[*at] == b'/');
+        [root_len, self.path.len()].into_iter().chain(ends).map(|end| &self.path[..end])
     }
 
     /// The memory that it takes while it waits.

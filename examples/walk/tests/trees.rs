@@ -238,6 +238,30 @@ fn directory_removed_while_it_was_read_was_unreadable() {
 }
 
 #[test]
+fn directory_that_is_mounted_inside_itself_was_counted_again() {
+    let root = tempfile::tempdir().unwrap();
+    let at = |name: &str| root.path().join(name);
+    fs::create_dir_all(at("a/b/c")).unwrap();
+    fs::create_dir_all(at("other/inside")).unwrap();
+    fs::write(at("a/file"), [1; 1000]).unwrap();
+    let mount = "mount --bind . a/b/c && mount --bind a other/inside";
+    let ours = env!("CARGO_BIN_EXE_walk").to_owned();
+    let ours = if du_counts_files_only() { ours + " --files-only" } else { ours };
+    // Of the mounts, the second one is elsewhere, and counted again.
+    let script = format!("cd {:?} && {mount} || exit 3; {ours} . && du -sb .", root.path());
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]);
+    let output = run(&mut command);
+    if output.stdout.is_empty() {
+        println!("not tested: mounts, which this user may not make");
+        return;
+    }
+    let sums = String::from_utf8(output.stdout).unwrap();
+    let [of_walk, of_du] = sums.lines().collect::<Vec<_>>()[..] else { panic!("{sums}") };
+    assert_eq!(of_walk, of_du);
+}
+
+#[test]
 fn missing_root_is_an_error() {
     let root = tempfile::tempdir().unwrap();
     let missing = root.path().join("missing");

@@ -75,6 +75,14 @@ fn exchange_messages(backend: &str) {
             assert!(answer.head.lines().any(|line| line == field), "{answer:?}");
         }
     }
+    let current = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n";
+    let of_16_bytes = "dGhlIHNhbXBsZSBub25jZQ==";
+    for key in ["x", "dGhlIHNhbXBsZSBub25jZQ", "dGhlIHNhbXBsZSBub25=ZQ==", &of_16_bytes[2..]] {
+        let fields = format!("{current}Sec-WebSocket-Key: {key}\r\n");
+        assert_eq!(program.request("GET /chat", &fields, b"").status, 400, "{key}");
+    }
+    let fields = format!("{current}Sec-WebSocket-Key: {of_16_bytes}\r\n");
+    assert_eq!(program.request("POST /chat", &fields, b"").status, 405);
     let url = format!("ws://{}/chat", program.address);
     let (mut socket, response) = tungstenite::client(&url, program.connect()).unwrap();
     assert_eq!(response.status(), 101);

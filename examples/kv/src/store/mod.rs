@@ -329,10 +329,10 @@ impl Store {
     /// Returns the reason why a value is stale, if it is.
     fn stale(&self, item: u32) -> Option<Stale> {
         let expires = self.blocks.expires(item);
-        if expires != 0 && expires <= self.now {
-            Some(Stale::Expired)
-        } else if self.blocks.unique(item) < self.flushed {
+        if self.blocks.unique(item) < self.flushed {
             Some(Stale::Flushed)
+        } else if expires != 0 && expires <= self.now {
+            Some(Stale::Expired)
         } else {
             None
         }

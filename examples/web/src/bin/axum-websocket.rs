@@ -9,7 +9,7 @@ use axum::Router;
 use axum::extract::FromRequestParts;
 use axum::http::header::{CONNECTION, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use evring_httpd::handlers::{Upgraded, upgrade};
@@ -28,6 +28,12 @@ struct WebSocketRequest {
     accept: HeaderValue,
 }
 
+/// Returns whether a key is one: 16 bytes in base64 (RFC 6455, section 4.2.1).
+fn is_key(key: &[u8]) -> bool {
+    let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+    key.strip_suffix(b"==").is_some_and(|digits| digits.len() == 22 && digits.iter().all(is_digit))
+}
+
 /// Returns whether a field has an option, such as `Connection: keep-alive, Upgrade`.
 fn has(fields: &HeaderMap, name: &HeaderName, option: &str) -> bool {
     let values = fields.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
@@ -38,6 +44,9 @@ impl<S: Sync> FromRequestParts<S> for WebSocketRequest {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        if parts.method != Method::GET {
+            return Err(StatusCode::METHOD_NOT_ALLOWED.into_response());
+        }
         let fields = &parts.headers;
         if !has(fields, &CONNECTION, "upgrade") || !has(fields, &UPGRADE, "websocket") {
             return Err(upgrade_required("this is a WebSocket\n"));
@@ -46,7 +55,8 @@ impl<S: Sync> FromRequestParts<S> for WebSocketRequest {
             return Err(upgrade_required("expected version 13 of WebSocket\n"));
         }
         let invalid = || (StatusCode::BAD_REQUEST, "expected a valid key\n").into_response();
-        let key = fields.get(SEC_WEBSOCKET_KEY).ok_or_else(invalid)?;
+        let key = fields.get(SEC_WEBSOCKET_KEY).filter(|key| is_key(key.as_bytes()));
+        let key = key.ok_or_else(invalid)?;
         let accept = HeaderValue::from_str(&derive_accept_key(key.as_bytes()));
         Ok(WebSocketRequest { accept: accept.map_err(|_| invalid())? })
     }
