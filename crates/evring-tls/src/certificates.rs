@@ -286,6 +286,16 @@ fn certified_key(chain: &Path, key: &Path) -> Result<CertifiedKey, CertificateEr
         pem::Error::NoItemsFound => CertificateError::NoKey(key.to_owned()),
         other => CertificateError::Invalid(key.to_owned(), other.to_string()),
     })?;
+    webpki::EndEntityCert::try_from(&certificates[0]).map_err(|error| {
+        let reason = match error {
+            webpki::Error::UnsupportedCertVersion => {
+                "it is of X.509 version 1; TLS needs version 3, which has the names of the server as extensions"
+                    .to_owned()
+            }
+            other => other.to_string(),
+        };
+        CertificateError::Invalid(chain.to_owned(), reason)
+    })?;
     CertifiedKey::from_der(certificates, private, &ring::default_provider()).map_err(|error| {
         CertificateError::InvalidKey { chain: chain.to_owned(), key: key.to_owned(), error }
     })
@@ -393,7 +403,7 @@ pub enum CertificateError {
     NoKey(PathBuf),
     /// A private key has a password.
     Encrypted(PathBuf),
-    /// A file is no valid PEM, or has an invalid certificate.
+    /// A file is no valid PEM, or has an invalid certificate, or one that TLS cannot use.
     Invalid(PathBuf, String),
     /// A key does not belong to its certificate, or its type is not supported.
     InvalidKey {
@@ -438,18 +448,21 @@ impl fmt::Display for CertificateError {
                 file.display()
             ),
             CertificateError::Invalid(file, error) => {
-                write!(
-                    f,
-                    "{} is no valid PEM file of certificates or a key: {error}",
-                    file.display()
-                )
+                write!(f, "{} has an invalid certificate or key: {error}", file.display())
             }
-            CertificateError::InvalidKey { chain, key, error } => write!(
-                f,
-                "the key {} cannot be used with the certificate {}: {error}",
-                key.display(),
-                chain.display()
-            ),
+            CertificateError::InvalidKey { chain, key, error } => {
+                let (key, chain) = (key.display(), chain.display());
+                write!(f, "the key {key} cannot be used with the certificate {chain}: ")?;
+                match error {
+                    rustls::Error::InconsistentKeys(_) => {
+                        f.write_str("it is the key of another certificate")
+                    }
+                    rustls::Error::General(_) => f.write_str(
+                        "it is none of RSA of 2048 to 8192 bits, ECDSA of P-256 or P-384, and Ed25519",
+                    ),
+                    other => other.fmt(f),
+                }
+            }
             CertificateError::Invalidates(warning) => {
                 write!(f, "{warning}; the valid one before it stays in use")
             }

@@ -18,6 +18,11 @@ pub(crate) fn range<N: TryFrom<u64>>(
     }
 }
 
+/// Parses the number of a port other than 0.
+pub(crate) fn port(text: &str) -> Result<NonZero<u16>, String> {
+    text.parse().map_err(|_| "expected a number from 1 to 65535".to_owned())
+}
+
 /// Parses a number of bytes.
 pub(crate) fn bytes<N: FromStr>(text: &str) -> Result<N, String> {
     let expected = "expected a number of bytes without a unit, such as 1048576";

@@ -10,6 +10,9 @@ use crate::flags;
 
 /// Limits per client and for the server's memory. Every resource is bounded.
 ///
+/// The text of a field is the help of the program's flag for it, so it names other settings by their flags. `httpd --help`
+/// shows the defaults, which `Limits::default()` has, too.
+///
 /// ```
 /// let mut limits = evring_httpd::options::Limits::default();
 /// limits.max_body_bytes = 8 << 20;

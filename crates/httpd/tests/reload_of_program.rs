@@ -133,6 +133,18 @@ fn wrong_settings_are_reported_and_the_old_ones_stay() {
     assert!(program.serving.child.wait().unwrap().success());
 }
 
+#[test]
+fn reload_opened_the_pid_file_as_access_log() {
+    let settings = "listen = ['127.0.0.1:0']\nroot = 'DIR'\npid-file = 'DIR/pid'\n";
+    let mut program = Configured::start(settings, &[]);
+    program.reload(&format!("{settings}access-log = 'DIR/pid'\n"));
+    let line = program.line();
+    assert!(line.contains("the settings stay as they were: "), "{line}");
+    assert!(line.contains("httpd.toml:4:14: `access-log`: cannot write the pid file"), "{line}");
+    let number = program.serving.connect().get("/pid").body;
+    assert_eq!(number, format!("{}\n", program.serving.child.id()).as_bytes());
+}
+
 /// Starts a program at a port of one address, then at that of all, or the reverse; returns its last settings, and
 /// the advice.
 fn narrow_or_widen(from: &str, to: &str) -> (Configured, [String; 2]) {

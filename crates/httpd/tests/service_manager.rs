@@ -39,6 +39,25 @@ pub(crate) fn notification(manager: &UnixDatagram) -> (Pid, String) {
     (sender.unwrap(), String::from_utf8(message[..received.bytes].to_vec()).unwrap())
 }
 
+#[test]
+fn service_manager_that_reads_nothing_kept_the_server_from_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let _manager = UnixDatagram::bind(&path).unwrap();
+    let other = UnixDatagram::unbound().unwrap();
+    other.set_nonblocking(true).unwrap();
+    while other.send_to(b"full", &path).is_ok() {}
+    let mut command = httpd(&["-p", "0"]);
+    command.env("NOTIFY_SOCKET", &path);
+    let mut serving = Serving::of(command);
+    assert_eq!(serving.connect().get("/").status, 200);
+    serving.signal(Signal::TERM);
+    let lines: Vec<_> = serving.errors.by_ref().lines().map(Result::unwrap).collect();
+    let expected = "cannot notify the service manager: it reads no messages";
+    assert!(lines.len() == 2 && lines.iter().all(|line| line.contains(expected)), "{lines:?}");
+    assert!(serving.child.wait().unwrap().success());
+}
+
 /// Returns the parent of a process.
 fn parent(of: Pid) -> i32 {
     let status = fs::read_to_string(format!("/proc/{}/status", of.as_raw_pid())).unwrap();

@@ -304,6 +304,29 @@ fn stop_of_both_processes_was_a_second_signal_for_the_successor() {
     serving.errors.read_to_string(&mut String::new()).unwrap();
 }
 
+/// Writes its number as this program does, and fails.
+const FAILURE: &str = "#!/bin/sh\necho $$ > \"${0%/*}/pid\"\nexit 1\n";
+
+#[test]
+fn failed_successor_left_its_number_in_the_pid_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let [program, other, pid_file] = ["httpd", "other", "pid"].map(|name| dir.path().join(name));
+    symlink(env!("CARGO_BIN_EXE_httpd"), &program).unwrap();
+    fs::write(&other, FAILURE).unwrap();
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o700)).unwrap();
+    let mut command = Command::new(&program);
+    command.args(["-p", "0", "--pid-file"]).arg(&pid_file).stderr(Stdio::piped());
+    let mut serving = Serving::of(command);
+    fs::rename(&other, &program).unwrap();
+    serving.signal(Signal::USR2);
+    let mut lines = serving.errors.by_ref().lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("no successor, this process continues")));
+    assert_eq!(process(&pid_file), Pid::from_child(&serving.child));
+    serving.signal(Signal::TERM);
+    serving.expect_success();
+    assert!(!pid_file.exists());
+}
+
 #[test]
 fn failed_successor_did_not_name_the_program() {
     let dir = tempfile::tempdir().unwrap();

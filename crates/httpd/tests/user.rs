@@ -250,6 +250,30 @@ fn reload_without_the_user_said_nothing() {
 }
 
 #[test]
+fn reload_that_could_fail_afterwards_changed_the_user() {
+    if !geteuid().is_root() {
+        return println!("not tested: a change of the user needs root");
+    }
+    let root = readable_dir();
+    let (file, path) = (root.path().join("httpd.toml"), root.path().to_str().unwrap());
+    // Not writable for others.
+    let log = format!("access-log = '{path}/log'\n");
+    let settings = format!("listen = ['127.0.0.1:0']\nroot = '{path}'\n{log}");
+    fs::write(&file, &settings).unwrap();
+    let mut serving = Serving::start(&["--config", file.to_str().unwrap()]);
+    fs::write(&file, format!("{settings}listing = true\nuser = '{NOBODY}'\n")).unwrap();
+    serving.signal(Signal::HUP);
+    while serving.connect().get("/").status != 200 {}
+    let mut line = String::new();
+    serving.errors.read_line(&mut line).unwrap();
+    let expected = format!("the process becomes that of `user` {NOBODY} after a restart");
+    assert!(line.contains(&expected), "{line}");
+    assert!(of_threads(&serving, "Uid:").iter().all(|ids| *ids == [0; 4]));
+    serving.signal(Signal::TERM);
+    serving.expect_success();
+}
+
+#[test]
 fn successor_that_runs_as_the_user_replaces_the_pid_file() {
     if !geteuid().is_root() {
         return println!("not tested: a change of the user needs root");

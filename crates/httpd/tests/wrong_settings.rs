@@ -4,7 +4,7 @@
 use crate::serving;
 
 use std::fs;
-use std::io::BufRead;
+use std::io::{BufRead, Read};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -25,6 +25,24 @@ fn run(dir: &Path, text: &str, flags: &[&str]) -> (bool, String) {
     let messages = String::from_utf8(output.stderr).unwrap();
     (output.status.success(), messages.replace(dir.to_str().unwrap(), "DIR"))
 }
+
+/// A certificate without extensions.
+const OF_VERSION_1: &str = "-----BEGIN CERTIFICATE-----
+MIHeMIGRAhQtCOuhcwDbK86IxARurnO+4ol8yTAFBgMrZXAwETEPMA0GA1UEAwwG
+YS50ZXN0MCAXDTI2MTEyODIxNDE1MFoYDzIxMjYxMTA0MjE0MTUwWjARMQ8wDQYD
+VQQDDAZhLnRlc3QwKjAFBgMrZXADIQBGxFX2XYQKSbPLqyMiPrsvj6tL1pWoaIVV
+7SeXuhwDgzAFBgMrZXADQQCvQQ0aA4EgMcQ7BF7ygLTWPwqEaBywe1r7pXFRHHa7
+5iGYK92TOMnSxorxZ1rehIeW9YqVQmfiNWI0LI+SPOEE
+-----END CERTIFICATE-----
+";
+
+/// A key of a type that TLS does not have.
+const OF_SECP256K1: &str = "-----BEGIN PRIVATE KEY-----
+MIGEAgEAMBAGByqGSM49AgEGBSuBBAAKBG0wawIBAQQgRH58fPn+f9Bmhsavy/et
+BedPtkAurZKXAXQ4Hgx4DgOhRANCAARgm39vQvLvbmAycVinkmkaMSiPF4U0UpyZ
+1V4oiS/xzWxHH7vhglrns8J65pQW5Dt4SSoVYwiJPzMZAOZPtvpL
+-----END PRIVATE KEY-----
+";
 
 /// Writes a certificate and its key.
 fn write_certificate(dir: &Path, name: &str) {
@@ -83,7 +101,7 @@ fn check_accepted_what_no_server_starts_with() {
         ),
         (
             "workers = 1\naccess-log = '/'",
-            "DIR/httpd.toml:2:14: `access-log`: cannot open the access log /: Is a directory",
+            "DIR/httpd.toml:2:14: `access-log`: cannot open the access log /: Is a directory (os error 21); name a file",
         ),
         (
             "[[host]]\nname = 'a'\nroot = '/'\naccess-log = '/none/a.log'",
@@ -155,6 +173,16 @@ fn check_accepted_what_no_server_starts_with() {
             "pid-file = '/none/pid'",
             "DIR/httpd.toml:1:12: `pid-file`: cannot write the pid file /none/pid: No such file",
         ),
+        // The number overwrote the log, or the log followed the number.
+        (
+            "access-log = 'DIR/new'\npid-file = 'DIR/sub/../new'",
+            "DIR/httpd.toml:2:12: `pid-file`: cannot write the pid file DIR/sub/../new: it is the file of access-log",
+        ),
+        (
+            "pid-file = 'DIR/new'\n[[host]]\nname = 'a'\nroot = '/'\naccess-log = 'DIR/new'",
+            "DIR/httpd.toml:1:12: `pid-file`: cannot write the pid file DIR/new: it is the file of access-log",
+        ),
+        ("[server]\nworkers = 2", "DIR/httpd.toml:1:2: settings have no section `server`"),
         (
             "root = 'DIR'\nfallback = 'f.html'\nredirect = ['/f.html=/x']",
             "DIR/httpd.toml:3:12: `redirect`, with `fallback` at 2:12: a redirect matches the page of fallback;",
@@ -214,13 +242,26 @@ fn errors_of_certificates_had_no_line() {
     write_certificate(dir.path(), "a.test");
     write_certificate(dir.path(), "b.test");
     fs::write(dir.path().join("garbage"), "text").unwrap();
+    fs::write(dir.path().join("v1.pem"), OF_VERSION_1).unwrap();
+    fs::write(dir.path().join("k1.key"), OF_SECP256K1).unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (a, a_key, b_key) = (path("a.test.pem"), path("a.test.key"), path("b.test.key"));
     let garbage = path("garbage");
     for (text, reason) in [
         (
             format!("tls-cert = {a:?}\ntls-key = {b_key:?}"),
-            "DIR/httpd.toml:2:11: `tls-key`: the key DIR/b.test.key cannot be used with",
+            "DIR/httpd.toml:2:11: `tls-key`: the key DIR/b.test.key cannot be used with the certificate \
+             DIR/a.test.pem: it is the key of another certificate",
+        ),
+        // It was said to be of another type than its key.
+        (
+            format!("tls-cert = {:?}\ntls-key = {a_key:?}", path("v1.pem")),
+            "DIR/httpd.toml:1:12: `tls-cert`: DIR/v1.pem has an invalid certificate or key: it is of X.509 version 1;",
+        ),
+        (
+            format!("tls-cert = {a:?}\ntls-key = {:?}", path("k1.key")),
+            "DIR/httpd.toml:2:11: `tls-key`: the key DIR/k1.key cannot be used with the certificate \
+             DIR/a.test.pem: it is none of RSA of 2048 to 8192 bits,",
         ),
         (
             format!("tls-key = {a_key:?}\n tls-cert = {garbage:?}"),
@@ -240,7 +281,7 @@ fn errors_of_certificates_had_no_line() {
         ),
         (
             "tls-redirect = [':1']".to_owned(),
-            "DIR/httpd.toml:1:16: `tls-redirect`: TLS needs a certificate and its key",
+            "DIR/httpd.toml:1:16: `tls-redirect`: TLS needs a certificate and its key; --tls-redirect and",
         ),
     ] {
         for flags in [&["--check-config"][..], &[]] {
@@ -248,6 +289,48 @@ fn errors_of_certificates_had_no_line() {
             assert!(!is_valid && messages.contains(reason), "{text}\n{messages}");
         }
     }
+}
+
+#[test]
+fn variable_with_a_wrong_name_of_a_mechanism_was_not_named() {
+    let with_variable = |flags: &[&str]| {
+        let output = httpd(flags).env("EVRING_HTTPD_BACKEND", "abacus").output().unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let expected = "httpd: the variable EVRING_HTTPD_BACKEND: unknown mechanism `abacus`";
+    for flags in [&[][..], &["--check-config"]] {
+        let messages = with_variable(flags);
+        assert!(messages.starts_with(expected), "{messages}");
+    }
+    let messages = with_variable(&["--mechanism", "loom", "--check-config"]);
+    assert!(messages.starts_with("httpd: unknown mechanism `loom`"), "{messages}");
+}
+
+#[test]
+fn settings_without_effect_were_accepted_silently() {
+    let dir = tempfile::tempdir().unwrap();
+    for (text, expected) in [
+        ("log-format = 'json'", "log-format without access-log"),
+        ("tls-redirect-port = 8443", "tls-redirect-port without tls-redirect"),
+        ("compress-min = 1", "compress-min and compress-max without compress"),
+        ("listing = true", "listing without a directory of files"),
+        ("max-age = 1", "max-age without a directory of files"),
+        ("compress = 'gzip'", "compress without a directory of files"),
+    ] {
+        let (is_valid, messages) = run(dir.path(), text, &["--check-config"]);
+        let expected = format!("WARN no effect of {expected}\n");
+        assert!(is_valid && messages.contains(&expected), "{text}\n{messages}");
+    }
+    let text = "access-log = 'off'\nlog-format = 'json'\n[[host]]\nname = 'a'\nroot = '/'\n\n";
+    let with_effect =
+        ["--listing", "--max-age=1", "--compress=gzip", "--compress-min=1", "--check-config"];
+    let (is_valid, messages) = run(dir.path(), text, &with_effect);
+    assert!(is_valid && messages == "the settings are valid\n", "{messages}");
+    // Of a host, which has the settings of the server.
+    let text = "log-format = 'json'\ncompress-min = 1\n[[host]]\nname = 'a'\nroot = '/'\n\
+                access-log = 'off'\ncompress = 'gzip'";
+    let (is_valid, messages) = run(dir.path(), text, &["--check-config"]);
+    assert!(is_valid && messages == "the settings are valid\n", "{messages}");
 }
 
 #[test]
@@ -374,6 +457,30 @@ fn pipes_with_writers_are_read() {
 }
 
 #[test]
+fn reload_read_each_pipe_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    write_certificate(dir.path(), "a.test");
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (a, a_key, pipe) = (path("a.test.pem"), path("a.test.key"), path("pipe"));
+    mknodat(CWD, &*pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
+    // It waits for the reader, and ends with the contents.
+    let write_key = || Command::new("cp").args([&a_key, &pipe]).spawn().unwrap();
+    let mut writer = write_key();
+    let arguments = ["-p", "0", "--tls-cert", &a, "--tls-key", &pipe, "--log-level", "info"];
+    let mut serving = Serving::start(&arguments);
+    assert!(writer.wait().unwrap().success());
+    let mut writer = write_key();
+    serving.signal(Signal::HUP);
+    let mut lines = serving.errors.by_ref().lines().map(Result::unwrap);
+    let is_outcome = |line: &String| line.contains("reloaded") || line.contains("stay");
+    let line = lines.find(is_outcome).unwrap();
+    assert!(line.contains("settings reloaded"), "{line}");
+    assert!(writer.wait().unwrap().success());
+    serving.signal(Signal::TERM);
+    assert!(serving.child.wait().unwrap().success());
+}
+
+#[test]
 fn key_with_a_password_was_said_to_be_no_certificate() {
     let dir = tempfile::tempdir().unwrap();
     write_certificate(dir.path(), "a.test");
@@ -405,6 +512,7 @@ fn wrong_number_had_the_message_invalid_digit() {
         ("--max-headers=many", "expected a number from 1 to 64"),
         ("--backlog=-", "expected a number from 0 to 4294967295"),
         ("--port=http", "expected a number from 0 to 65535"),
+        ("--tls-redirect-port=0", "expected a number from 1 to 65535"),
     ] {
         let output = httpd(&[flag, "--check-config"]).output().unwrap();
         let messages = String::from_utf8(output.stderr).unwrap();

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind};
 use evring_httpd::Error;
 use evring_httpd::evring::StartError;
 use evring_httpd::evring_tls::CertificateError;
-use evring_httpd::options::{CompressionLevels, Options};
+use evring_httpd::options::{CompressionLevels, FileOptions, Options};
 use tracing::warn;
 
 /// Returns the message of an error of a server with these options, with what to do.
@@ -37,6 +37,10 @@ pub(crate) fn with_advice(error: &Error, options: &Options) -> String {
         }
         Error::Root(_, reason) => {
             return with_path_advice(error, reason, "the path of --root, or DIR");
+        }
+        Error::Certificate(CertificateError::None) => {
+            "--tls-redirect and --tls-client-ca need --tls-cert and --tls-key, or --tls-self-signed"
+                .to_owned()
         }
         Error::Certificate(CertificateError::Read(_, reason)) => {
             let flags = "the path of --tls-cert, --tls-key or --tls-client-ca";
@@ -71,18 +75,50 @@ pub(crate) fn with_path_advice(
         ErrorKind::PermissionDenied => {
             format!("{message}; let the user of the server access it")
         }
+        ErrorKind::IsADirectory => format!("{message}; name a file"),
         _ => message.to_string(),
     }
 }
 
 /// Warns if the directory has no page for `/`.
 pub(crate) fn warn_of_directory(options: &Options) {
-    let Some(root) = options.root.as_deref().filter(|_| !options.files.listing) else { return };
+    let FileOptions { listing, fallback, redirects, .. } = &options.files;
+    let has_other_page = *listing || fallback.is_some() || !redirects.is_empty();
+    let Some(root) = options.root.as_deref().filter(|_| !has_other_page) else { return };
     if !root.join("index.html").exists() {
         warn!(
             "{} has no index.html, so clients get 404 for /: add one, or list directories with --listing",
             root.display()
         );
+    }
+}
+
+/// Warns of settings that have no effect without another one.
+pub(crate) fn warn_of_unused(options: &Options) {
+    let default = Options::default();
+    let Options { files, tls, hosts, .. } = options;
+    let has_files = options.root.is_some() || hosts.iter().any(|host| host.root.is_some());
+    let has_log =
+        options.access_log.is_some() || hosts.iter().any(|host| host.access_log.is_some());
+    let is_on = |files: &FileOptions| files.compression.levels != CompressionLevels::OFF;
+    let compresses = is_on(files) || hosts.iter().any(|host| is_on(&host.files));
+    let bounds = |files: &FileOptions| (files.compression.min_bytes, files.compression.max_bytes);
+    let has_bounds = bounds(files) != bounds(&default.files);
+    for (has_no_effect, setting, needed) in [
+        (options.log_format != default.log_format && !has_log, "log-format", "access-log"),
+        (
+            tls.redirect_port.is_some() && tls.redirect_from.is_empty(),
+            "tls-redirect-port",
+            "tls-redirect",
+        ),
+        (has_bounds && !compresses, "compress-min and compress-max", "compress"),
+        (files.listing && !has_files, "listing", "a directory of files"),
+        (files.max_age.is_some() && !has_files, "max-age", "a directory of files"),
+        (compresses && !has_files, "compress", "a directory of files"),
+    ] {
+        if has_no_effect {
+            warn!("no effect of {setting} without {needed}");
+        }
     }
 }
 

@@ -1,16 +1,18 @@
 //! Command-line flags.
 
 use std::collections::HashSet;
+use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use evring_httpd::options::{Addresses, HostOptions, Options};
+use evring_httpd::options::{AccessLog, Addresses, HostOptions, Options};
 use evring_httpd::{Builder, Config, Error};
 use tracing::level_filters::LevelFilter;
 
 use crate::backends;
 use crate::descriptors::{DescriptorBudget, DescriptorDemand, InheritedSockets};
+use crate::pid_file::PidFile;
 use crate::positions::Positions;
 
 /// The text below the help.
@@ -41,7 +43,7 @@ pub(crate) struct Arguments {
 
     /// File of settings, in TOML: the names of flags without `--`, and their values. Flags and environment variables
     /// (`EVRING_HTTPD_WORKERS` for --workers) take precedence: `--listing=false` turns off what a variable or the file
-    /// turns on. Several values of a variable are lines, and addresses have commas between them:
+    /// turns on. Relative paths begin at the working directory. Several values of a variable are lines, and addresses have commas between them:
     /// `EVRING_HTTPD_LISTEN=:80,:8080`
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -110,6 +112,16 @@ impl Settings {
     pub(crate) fn check(&self) -> Result<(), Error> {
         backends::choose(&self.0.backend).map_err(Error::Start)?;
         Builder::from(self.0.clone()).check()
+    }
+
+    /// Checks that no access log is written to the file with the number of the process, if there is one.
+    pub(crate) fn check_logs(&self, pid_file: Option<&Path>) -> io::Result<()> {
+        let Some(pid_file) = pid_file else { return Ok(()) };
+        let Options { access_log, log_format, hosts, .. } = &self.0;
+        let of_server = access_log.clone().and_then(|p| AccessLog::from_setting(p, *log_format));
+        let of_hosts = hosts.iter().filter_map(|host| host.access_log.as_ref()?.as_ref());
+        let all = of_server.iter().chain(of_hosts);
+        PidFile::check_is_none_of(pid_file, all.filter_map(|log| log.path.as_deref()))
     }
 
     /// Returns the descriptors that the settings ask for, with these inherited sockets.

@@ -17,7 +17,7 @@ mod table;
 mod threads;
 
 use std::ffi::OsStr;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix;
@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use evring_httpd::evring::sockets::ListeningSocket;
 use evring_httpd::options::Options;
@@ -111,9 +112,10 @@ fn check(
     settings
         .check()
         .map_err(|error| positions.locate(&error, advice::with_advice(&error, &settings.0)))?;
-    if let Some(path) = pid_file {
-        PidFile::check(path).map_err(|error| positions.locate_setting("pid-file", error))?;
-    }
+    let checked =
+        settings.check_logs(pid_file).and_then(|()| pid_file.map_or(Ok(()), PidFile::check));
+    checked.map_err(|error| positions.locate_setting("pid-file", error))?;
+    advice::warn_of_unused(&settings.0);
     stderr.print("the settings are valid");
     Ok(())
 }
@@ -149,7 +151,9 @@ fn serve(
     let demand = settings.descriptor_demand(&reload.inherited);
     let budget = demand.budget_of_process(reload.open, "")?;
     let user = settings.0.user.as_ref();
-    let pid_file = pid_file.map(|path| PidFile::open(&path, user, is_successor)).transpose();
+    let pid_file = settings
+        .check_logs(pid_file.as_deref())
+        .and_then(|()| pid_file.map(|path| PidFile::open(&path, user, is_successor)).transpose());
     let pid_file = pid_file.map_err(|error| positions.locate_setting("pid-file", error))?;
     if let Some(file) = &pid_file {
         file.remove_at_second_signal();
@@ -158,6 +162,7 @@ fn serve(
     let server = server.map_err(|error| located(error, &settings.0))?;
     stderr.count_at(server.handle());
     advice::warn_of_directory(&settings.0);
+    advice::warn_of_unused(&settings.0);
     if let Some(note) = note {
         stderr.print(&note);
     }
@@ -177,7 +182,10 @@ fn serve(
     reload.clone().at_signals(reload_signals, server.handle())?;
     let handle = server.handle();
     threads::start("signals", move || {
-        signals.forever().next();
+        // The first signal may have arrived before `signals` existed.
+        if !end.is_stopping() {
+            signals.forever().next();
+        }
         if end.has_successor() {
             // The service does not stop, and the successor has the sockets.
             handle.retire();
@@ -207,15 +215,31 @@ fn serve(
     Ok(())
 }
 
+/// Time for the service manager to take a message if its queue is full.
+const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Tells the service manager, if the process has one, what it does (sd_notify(3)).
 fn notify_manager(states: &[NotifyState<'_>]) {
+    let send = |manager: io::Result<unix::net::SocketAddr>| {
+        let message: String = states.iter().map(|state| format!("{state}\n")).collect();
+        let socket = UnixDatagram::unbound()?;
+        socket.set_write_timeout(Some(NOTIFY_TIMEOUT))?;
+        let manager = manager?;
+        loop {
+            match socket.send_to_addr(message.as_bytes(), &manager) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    break Err(io::Error::other("it reads no messages"));
+                }
+                sent => break sent.map(drop),
+            }
+        }
+    };
+    // The crate takes an abstract address for a path, and waits without limit.
     let notified = match std::env::var_os("NOTIFY_SOCKET").as_deref().map(OsStr::as_bytes) {
-        // The crate takes an abstract address for a path.
-        Some([b'@', name @ ..]) => {
-            unix::net::SocketAddr::from_abstract_name(name).and_then(|manager| {
-                let message: String = states.iter().map(|state| format!("{state}\n")).collect();
-                UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), &manager).map(drop)
-            })
+        Some([b'@', name @ ..]) => send(unix::net::SocketAddr::from_abstract_name(name)),
+        Some(path @ [b'/', ..]) => {
+            send(unix::net::SocketAddr::from_pathname(OsStr::from_bytes(path)))
         }
         _ => sd_notify::notify(states),
     };
@@ -258,7 +282,10 @@ fn start_successor_at_signal(
                     notify_manager(&[NotifyState::MainPid(number)]);
                     break;
                 }
-                Err(error) => error!("no successor, this process continues: {error}"),
+                Err(error) => {
+                    pid_file::restore();
+                    error!("no successor, this process continues: {error}");
+                }
             }
         }
         handle.retire();
@@ -270,7 +297,7 @@ fn start_successor_at_signal(
 const STOP: [i32; 3] = [SIGTERM, SIGINT, SIGQUIT];
 
 /// Registers the signals that stop the server; the second one exits the process.
-fn exit_at_second_signal(end: &Arc<End>) -> std::io::Result<Signals> {
+fn exit_at_second_signal(end: &Arc<End>) -> io::Result<Signals> {
     for signal in STOP {
         let end = Arc::clone(end);
         let exit_if_second = move || {

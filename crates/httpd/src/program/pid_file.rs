@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, fchown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use evring_httpd::options::User;
@@ -82,6 +82,20 @@ impl PidFile {
         Ok(opened)
     }
 
+    /// Checks that the file is none of these others, which may not exist yet.
+    pub(crate) fn check_is_none_of<'a>(
+        path: &Path,
+        others: impl IntoIterator<Item = &'a Path>,
+    ) -> io::Result<()> {
+        let own = canonical(path);
+        match others.into_iter().any(|other| canonical(other) == own) {
+            false => Ok(()),
+            true => Err(named(path)(io::Error::other(
+                "it is the file of access-log, too; use two files",
+            ))),
+        }
+    }
+
     /// Checks that the file can be written, without creating it.
     pub(crate) fn check(path: &Path) -> io::Result<()> {
         let found = path.symlink_metadata();
@@ -97,15 +111,9 @@ impl PidFile {
         checked.and_then(|()| Ok(is_writable?)).map_err(named(path))
     }
 
-    /// Writes the number of this process. Until the file has its length, newlines replace the number of before, as a
-    /// program may read the rest of a longer one as a number.
+    /// Writes the number of this process.
     pub(crate) fn write(&self) -> io::Result<()> {
-        let Named { file, line, .. } = &*self.0;
-        let before = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
-        let mut text = line.clone().into_bytes();
-        text.resize(before.min(MAX_BYTES).max(line.len()), b'\n');
-        file.write_all_at(&text, 0)?;
-        file.set_len(line.len() as u64)
+        self.0.write()
     }
 
     /// Makes it the file that [`remove`] removes, for the rest of the process.
@@ -121,6 +129,15 @@ impl Drop for PidFile {
     }
 }
 
+/// Writes the number of this process into its file again, where a successor that has failed may have left its own.
+pub(crate) fn restore() {
+    if let Some(file) = OF_PROCESS.get()
+        && let Err(error) = file.write()
+    {
+        warn!("cannot write the pid file: {error}");
+    }
+}
+
 /// Removes the file of this process, if it has one. A signal handler may call it: it allocates and locks nothing.
 pub(crate) fn remove() {
     if let Some(file) = OF_PROCESS.get() {
@@ -129,6 +146,17 @@ pub(crate) fn remove() {
 }
 
 impl Named {
+    /// Writes the number of this process. Until the file has its length, newlines replace the number of before, as a
+    /// program may read the rest of a longer one as a number.
+    fn write(&self) -> io::Result<()> {
+        let Named { file, line, .. } = self;
+        let before = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+        let mut text = line.clone().into_bytes();
+        text.resize(before.min(MAX_BYTES).max(line.len()), b'\n');
+        file.write_all_at(&text, 0)?;
+        file.set_len(line.len() as u64)
+    }
+
     /// Removes the file, unless another process has replaced its number.
     fn remove(&self) {
         let mut text = [0; MAX_BYTES];
@@ -197,6 +225,13 @@ fn check_contents(file: &File) -> io::Result<()> {
         true => Ok(()),
         false => Err(io::Error::other("it has other contents than a process number; remove it")),
     }
+}
+
+/// Returns the path without links; of a file that does not exist, that of its directory has none.
+fn canonical(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default();
+    let new = || parent(path).canonicalize().map(|parent| parent.join(name));
+    path.canonicalize().or_else(|_| new()).unwrap_or_else(|_| path.to_owned())
 }
 
 /// Returns the directory of a file.

@@ -1,5 +1,6 @@
 //! Where in the file of settings an error of the server comes from.
 
+use std::env;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use evring_httpd::evring::StartError;
 use evring_httpd::evring_tls::CertificateError;
 use evring_httpd::options::HostName;
 
+use crate::settings::variable;
 use crate::table::{FileError, Setting, position};
 
 /// Line and column.
@@ -63,7 +65,12 @@ impl Positions {
                 (found, message)
             }
         };
-        let Some(((name, at), others)) = found.split_last() else { return message };
+        let Some(((name, at), others)) = found.split_last() else {
+            return match variable_of(error) {
+                Some(variable) => format!("the variable {variable}: {message}"),
+                None => message,
+            };
+        };
         let mut reason = format!("`{name}`");
         for (n, (name, (line, column))) in others.iter().enumerate() {
             let joint = match (are_all_causes, n) {
@@ -144,6 +151,13 @@ impl Positions {
     }
 }
 
+/// Returns the environment variable of a setting that can cause an error, if it has the value that does.
+fn variable_of(error: &Error) -> Option<String> {
+    let (names, value) = cause(error);
+    let mut variables = names.iter().map(|name| variable(name)).filter(|_| !value.is_empty());
+    variables.find(|variable| env::var(variable).is_ok_and(|text| text == value))
+}
+
 /// Returns name and value of a flag with its position.
 fn name_and_value((flag, at): &(String, Position)) -> Option<(&str, &str, Position)> {
     let (name, value) = flag.strip_prefix("--")?.split_once('=')?;
@@ -173,9 +187,8 @@ fn cause(error: &Error) -> (&'static [&'static str], String) {
         Error::Duplicate(at) | Error::Held(at, _) | Error::Start(StartError::Listen(at, _)) => {
             (&["listen", "tls-redirect", "metrics-listen"], at.to_string())
         }
-        Error::Start(StartError::Unavailable(_) | StartError::Unknown(..)) => {
-            (&["backend"], String::new())
-        }
+        Error::Start(StartError::Unknown(name, _)) => (&["backend"], name.clone()),
+        Error::Start(StartError::Unavailable(_)) => (&["backend"], String::new()),
         Error::Certificate(error) => match error {
             CertificateError::None => (&["tls-client-ca", "tls-redirect"], String::new()),
             CertificateError::Read(path, _) | CertificateError::Invalid(path, _) => {

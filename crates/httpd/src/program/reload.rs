@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use evring_httpd::Handle;
 use evring_httpd::options::User;
+use rustix::process::geteuid;
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -170,7 +171,15 @@ impl Reload {
             warn!("another `pid-file` is used after a restart, or by a successor");
         }
         let positions = std::mem::take(&mut arguments.positions);
-        let settings = Settings(arguments.into_options());
+        let mut settings = Settings(arguments.into_options());
+        // Files that were opened as root are the user's only if it is so from the start.
+        if self.user.is_none()
+            && geteuid().is_root()
+            && let Some(user) = settings.0.user.take()
+        {
+            warn!("the process becomes that of `user` {user} after a restart");
+        }
+        let settings = settings;
         self.timeout = settings.0.connections.reload_timeout;
         let located = |error: evring_httpd::Error| -> Box<dyn Error> {
             match error {
@@ -181,7 +190,8 @@ impl Reload {
                 }
             }
         };
-        settings.check().map_err(located)?;
+        let checked = settings.check_logs(self.pid_file.as_deref());
+        checked.map_err(|error| positions.locate_setting("access-log", error))?;
         let (backend, _) = backends::choose(&settings.0.backend)?;
         // The workers of before keep theirs until their last connections have closed.
         let open = open_descriptors().max(self.open);
@@ -189,6 +199,7 @@ impl Reload {
         let budget = demand.budget_of_process(open, " until the next reload")?;
         let workers = budget.workers;
         handle.reload(settings.server(&backend, budget)).map_err(located)?;
+        advice::warn_of_unused(&settings.0);
         match (settings.0.user, &self.user) {
             (None, Some(user)) => warn!("the process stays that of `user` {user} until a restart"),
             (user, _) => self.user = user,

@@ -228,7 +228,7 @@ fn may_be_variable(long: &str) -> bool {
 }
 
 /// Returns the name of a flag's variable.
-fn variable(long: &str) -> String {
+pub(crate) fn variable(long: &str) -> String {
     format!("{PREFIX}{}", long.replace('-', "_").to_uppercase())
 }
 

@@ -47,7 +47,15 @@ pub(crate) fn read_table(
         let name = key.get_ref().as_ref();
         let arg = command.get_arguments().find(|arg| arg.get_long() == Some(name));
         let arg = arg.filter(|_| !excluded.contains(&name));
-        let Some(arg) = arg else { return Err((key.span(), unknown(name, command))) };
+        let Some(arg) = arg else {
+            let reason = match value.get_ref() {
+                DeValue::Table(_) => format!(
+                    "settings have no section `{name}`: write them at the top, by the names of flags"
+                ),
+                _ => unknown(name, command),
+            };
+            return Err((key.span(), reason));
+        };
         let flags = flags(arg, name, value.get_ref());
         let flags = flags.and_then(|flags| check(flags, name, command));
         let flags = flags.map_err(|reason| (value.span(), reason))?;

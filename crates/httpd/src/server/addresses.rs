@@ -25,9 +25,10 @@ impl From<SocketAddr> for Addresses {
 impl FromStr for Addresses {
     type Err = String;
 
-    /// Parses an address or host name with a port, or only `:PORT` for all interfaces.
+    /// Parses an address or host name with a port; `:PORT` and `*:PORT` are those of all interfaces.
     fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(Ok(port)) = text.strip_prefix(':').map(str::parse) {
+        let port = text.strip_prefix('*').unwrap_or(text).strip_prefix(':');
+        if let Some(Ok(port)) = port.map(str::parse) {
             let all = all_interfaces().map(|address| SocketAddr::new(address, port));
             return Ok(Addresses(all.collect()));
         }
@@ -76,6 +77,13 @@ impl fmt::Display for Addresses {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn asterisk_was_looked_up_as_a_host() {
+        let parse = |text: &str| text.parse::<Addresses>();
+        assert_eq!(parse("*:80").unwrap(), parse(":80").unwrap());
+        assert!(parse("*80").is_err() && parse("*").is_err());
+    }
 
     #[test]
     fn name_with_an_address_twice_was_two_listeners() {

@@ -205,8 +205,8 @@ impl Builder {
         self
     }
 
-    /// Sets the user that the process runs as once the server listens, has read the certificates and opened the
-    /// access log. Also other threads of the process become this user's.
+    /// Sets the user that the process runs as once the server listens, has read the certificates and created the
+    /// access log, which this user opens. Also other threads of the process become this user's.
     #[cfg(feature = "user")]
     pub fn user(self, user: User) -> Self {
         Builder { user: Some(user), ..self }

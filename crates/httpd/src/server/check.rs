@@ -139,11 +139,7 @@ impl Builder {
             listeners.listen.clear();
         }
         listeners.check_distinct()?;
-        for root in self.pages().filter_map(|(root, _)| root) {
-            // Search permission suffices.
-            let found = std::fs::metadata(root.join("."));
-            found.map_err(|error| Error::Root(root.to_owned(), error))?;
-        }
+        self.check_paths()?;
         #[cfg(feature = "basic-auth")]
         {
             self.load_realms()?;
@@ -152,12 +148,22 @@ impl Builder {
         self.check_pages()?;
         #[cfg(feature = "sandbox")]
         self.check_handlers(&listeners.listen)?;
-        for path in self.access_logs().into_iter().filter_map(|log| log.path) {
-            log::check(&path).map_err(|error| Error::Log(path, error))?;
-        }
         #[cfg(feature = "tls")]
         if let Some(tls) = self.load_tls(listeners.listen.len(), None, &Tickets::new())? {
             tls::warn_of_invalid(&tls.certificates);
+        }
+        Ok(())
+    }
+
+    /// Checks the directories and the access logs.
+    pub(super) fn check_paths(&self) -> Result<(), Error> {
+        for root in self.pages().filter_map(|(root, _)| root) {
+            // Search permission suffices.
+            let found = std::fs::metadata(root.join("."));
+            found.map_err(|error| Error::Root(root.to_owned(), error))?;
+        }
+        for path in self.access_logs().into_iter().filter_map(|log| log.path) {
+            log::check(&path).map_err(|error| Error::Log(path, error))?;
         }
         Ok(())
     }

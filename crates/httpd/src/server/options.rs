@@ -33,7 +33,7 @@ use crate::site::sandbox;
 #[cfg_attr(feature = "cli", derive(clap::Args))]
 #[non_exhaustive]
 pub struct Options {
-    /// Address or host name, and port, to listen on; `:80` is port 80 of all interfaces; can be repeated. Port 0
+    /// Address or host name, and port, to listen on; `:80` or `*:80` is port 80 of all interfaces; can be repeated. Port 0
     /// selects a free port. Without it, the server listens where a service manager does for it, or else at
     /// 127.0.0.1:8080
     #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, value_name = "ADDR:PORT"))]
@@ -41,7 +41,7 @@ pub struct Options {
 
     /// Event mechanism, one of --list-backends. `auto` selects uring, or epoll if io_uring is not
     /// available
-    #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, value_name = "NAME", default_value_t = Options::default().backend))]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, alias = "mechanism", value_name = "NAME", default_value_t = Options::default().backend))]
     pub backend: String,
 
     /// Worker threads, each with its own listening socket (SO_REUSEPORT) and connections; `auto` is one per

@@ -211,6 +211,12 @@ impl ServerState {
         if ends { Err(Error::Ended) } else { Ok(()) }
     }
 
+    /// Returns whether no generation may follow.
+    #[cfg(feature = "metrics")]
+    fn ends(&self) -> bool {
+        self.lock().ends
+    }
+
     /// Returns how often the logs were reopened.
     pub(crate) fn reopenings(&self) -> usize {
         self.lock().reopenings
@@ -307,7 +313,8 @@ impl ServerState {
     pub(crate) fn monitor_at(&self, listen: &[SocketAddr]) -> Option<Handle> {
         let state = self.lock();
         let same = state.monitor.as_ref().filter(|monitor| monitor.settings.listen == listen);
-        same.map(|monitor| monitor.server.handle())
+        // One that has failed leaves its place to another.
+        same.map(|monitor| monitor.server.handle()).filter(|same| !same.0.ends())
     }
 
     /// Replaces the server of the metrics.

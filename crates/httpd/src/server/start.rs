@@ -84,6 +84,8 @@ impl Builder {
         more.into_iter().for_each(|socket| add(&mut of_manager, socket));
         let mut inherited = of_manager.clone();
         inherited.append(&mut self.taken_over);
+        // Those of the workers before.
+        inherited.append(&mut handle.listening_sockets());
         let given: Vec<_> = of_manager.iter().map(ListeningSocket::address).collect();
         let listeners = self.listeners(&inherited, &given, &handle.0.addresses())?;
         listeners.check_distinct()?;
@@ -309,7 +311,6 @@ impl Builder {
             let server = builder.take_over(given).start_with_purpose(MONITOR)?;
             return Ok(NextMonitor::Other(Some(Box::new(Monitor { settings, server }))));
         };
-        let builder = builder.take_over(same.listening_sockets());
         Ok(NextMonitor::Changed(Box::new((same, builder, settings))))
     }
 
@@ -340,6 +341,12 @@ impl Handle {
     /// [`ConnectionLimits::reload_timeout`](crate::options::ConnectionLimits::reload_timeout). Also [`Error::Ended`] if the server ends: the new workers
     /// may have started then, and serve the clients that wait in the queues of their sockets.
     pub fn reload(&self, builder: Builder) -> Result<(), Error> {
-        builder.take_over(self.listening_sockets()).start_generation(self, "")
+        builder.check_paths()?;
+        builder.start_generation(self, "")?;
+        #[cfg(feature = "tls")]
+        if let Some(tls) = self.0.tls() {
+            tls::warn_of_invalid(&tls.certificates);
+        }
+        Ok(())
     }
 }

@@ -13,6 +13,8 @@ use evring_tls::rustls::server::ProducesTickets;
 use evring_tls::{CertificateError, Certificates, Tls, TlsConfig, client_roots, server_config};
 use tracing::warn;
 
+#[cfg(feature = "cli")]
+use crate::flags;
 use crate::limits::Limits;
 use crate::server::addresses::Addresses;
 use crate::server::error::Error;
@@ -56,7 +58,7 @@ pub struct TlsOptions {
     pub redirect_from: Vec<Addresses>,
 
     /// Port of https to which --tls-redirect sends all requests, if ports are mapped to another one than 443
-    #[cfg_attr(feature = "cli", arg(long = "tls-redirect-port", value_name = "PORT"))]
+    #[cfg_attr(feature = "cli", arg(long = "tls-redirect-port", value_name = "PORT", value_parser = flags::port))]
     pub redirect_port: Option<NonZeroU16>,
 }
 

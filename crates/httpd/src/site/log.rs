@@ -3,9 +3,9 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
 #[cfg(feature = "user")]
 use std::os::unix::fs::fchown;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -399,7 +399,11 @@ impl LogTarget {
     fn reopen(&mut self) {
         let Some(path) = &self.to.path else { return };
         match append(path) {
-            Ok(file) => (self.file, self.is_partial) = (Some(file), false),
+            Ok(file) => {
+                let is_same = self.file.as_ref().is_some_and(|before| is_same(before, &file));
+                self.is_partial &= is_same;
+                self.file = Some(file);
+            }
             Err(error) => {
                 let path = path.display();
                 error!(
@@ -468,11 +472,23 @@ fn write_pieces(to: &mut impl Write, pieces: [&[u8]; 3]) -> (usize, io::Result<(
     (written, to.flush())
 }
 
+/// Returns whether two descriptors are of the same file.
+fn is_same(a: &File, b: &File) -> bool {
+    let identity = |file: &File| file.metadata().map(|found| (found.dev(), found.ino()));
+    matches!((identity(a), identity(b)), (Ok(a), Ok(b)) if a == b)
+}
+
 fn append(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     // The open of a pipe would wait for its reader.
     options.append(true).create(true).custom_flags(libc::O_NONBLOCK);
     let file = options.open(path).map_err(|error| match error.raw_os_error() {
+        Some(libc::ENXIO) if path.metadata().is_ok_and(|found| found.file_type().is_socket()) => {
+            io::Error::new(
+                error.kind(),
+                "it is a socket, which cannot be opened; `-` is standard output",
+            )
+        }
         Some(libc::ENXIO) => {
             io::Error::new(error.kind(), "a pipe without a reader; start the reader first")
         }
@@ -500,7 +516,9 @@ pub(crate) fn create_for(path: &Path, uid: u32) -> io::Result<()> {
 pub(crate) fn check(path: &Path) -> io::Result<()> {
     match path.metadata() {
         // The open of a pipe waits for its reader.
-        Ok(found) if !found.is_file() && !found.is_dir() => Ok(()),
+        Ok(found) if !found.is_file() && !found.is_dir() && !found.file_type().is_socket() => {
+            Ok(())
+        }
         Ok(_) => OpenOptions::new().append(true).open(path).map(drop),
         Err(_) => {
             let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());

@@ -161,3 +161,21 @@ fn client_bytes_are_escaped() {
     let line = line(head);
     assert!(line.ends_with(" \"a\\x22 200 1 \\x22\\x5C\\xC3\\xA9\"\n"), "{line}");
 }
+
+#[test]
+fn line_behind_one_that_was_cut_was_appended_to_it_after_a_reopen() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log");
+    let to = AccessLog::from(path.clone());
+    let mut target = LogTarget::open(to, Metrics::default()).unwrap();
+    target.write(b"begin", b"");
+    target.reopen();
+    target.write(b"whole\n", b"");
+    assert_eq!(std::fs::read(&path).unwrap(), b"begin\nwhole\n");
+    // In another file there is none.
+    target.write(b"begin", b"");
+    std::fs::rename(&path, dir.path().join("old")).unwrap();
+    target.reopen();
+    target.write(b"whole\n", b"");
+    assert_eq!(std::fs::read(&path).unwrap(), b"whole\n");
+}
