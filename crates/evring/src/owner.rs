@@ -180,6 +180,7 @@ impl OwnerThread {
                 stalled: Vec::new(),
                 closed: Vec::new(),
                 put: 0,
+                is_full: false,
             };
             server.run(Hooked::new(rest, hook))
         };
@@ -312,6 +313,8 @@ struct Rest {
     closed: Vec<ConnId>,
     /// Messages and ends in the ring until now.
     put: u64,
+    /// The ring was full, and the application has taken nothing since.
+    is_full: bool,
 }
 
 #[derive(Debug, Default)]
@@ -350,7 +353,7 @@ impl Rest {
         Ok(true)
     }
 
-    fn put_one(&self, notification: Notification) -> Result<bool, Gone> {
+    fn put_one(&mut self, notification: Notification) -> Result<bool, Gone> {
         let notification = match self.notifier.try_send(notification) {
             Ok(()) => return Ok(true),
             Err(TrySendError::Disconnected(_)) => return Err(Gone),
@@ -360,7 +363,10 @@ impl Rest {
         // The application may have emptied the ring before it could see the mark.
         match self.notifier.try_send(notification) {
             Ok(()) => Ok(true),
-            Err(TrySendError::Full(_)) => Ok(false),
+            Err(TrySendError::Full(_)) => {
+                self.is_full = true;
+                Ok(false)
+            }
             Err(TrySendError::Disconnected(_)) => Err(Gone),
         }
     }
@@ -400,7 +406,11 @@ impl Application for Rest {
         while !rx.bytes().is_empty() && matches!(put, Ok(true)) {
             x.state.has_message = true;
             let len = rx.bytes().len().min(MAX_MESSAGE);
-            put = self.put(Notification::Message(x.id, rx.bytes()[..len].to_vec()));
+            // Of many connections that wait, all but one find it full again, and are not copied.
+            put = match self.is_full {
+                true => Ok(false),
+                false => self.put(Notification::Message(x.id, rx.bytes()[..len].to_vec())),
+            };
             if let Ok(true) = put {
                 rx.consume(len);
                 x.state.last_put = self.put;
@@ -447,6 +457,7 @@ impl Application for Rest {
 
     fn woken(&mut self, io: &mut impl Commands, mut all: Others<'_, HookedConnection>, tag: u64) {
         if tag == RESUME {
+            self.is_full = false;
             // Those that closed meanwhile first: if the ring is full again, the next wake-up continues.
             let _ = self.put_closed();
             for id in self.stalled.drain(..) {

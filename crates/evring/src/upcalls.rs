@@ -356,7 +356,8 @@ impl ReceiveHook for Upcalls {
             self.channel.enable();
         }
         let is_on = self.shared.is_on.load(Ordering::Relaxed);
-        let now = io.now();
+        // The turn may have begun long before.
+        let now = Instant::now();
         let deadline = now + self.channel.policy().timeout;
         // No message is submitted without a timer that ends its upcall.
         if !is_on

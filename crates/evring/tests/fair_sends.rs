@@ -66,3 +66,41 @@ fn connection_sends_one_long_piece_of_a_file_per_turn() {
         assert!(sent.windows(2).all(|pair| pair[0].0 != pair[1].0), "{by:?}: {sent:?}");
     }
 }
+
+#[test]
+fn each_completion_of_a_turn_sent_another_piece() {
+    const PIECE: u64 = File::MAX_PIECE_BYTES;
+    const PARTS: u64 = 9;
+    for by in By::ALL {
+        SENT.take();
+        let machine = machine(PARTS * PIECE, |p| p.room = Some(2 * (PARTS * PIECE) as usize));
+        let config = config(|c| c.send_policy = Some(|| Box::new(NotesPieces)));
+        let (mut first, mut parts) = (None, 0);
+        // The files of all clients are opened in one turn. Each adds a part to what the first one gets.
+        let app = SendsFile {
+            send: |io: &mut dyn Commands, id, file: File| {
+                let to = *first.get_or_insert(id);
+                io.send(to, Chunk::File(file, parts * PIECE..(parts + 1) * PIECE));
+                parts += 1;
+                for (id, ends) in [(id, id != to), (to, parts == PARTS)] {
+                    if ends {
+                        io.close(id, Close::Flush);
+                    }
+                }
+            },
+            closed: |_| {},
+        };
+        let ends: Vec<_> =
+            (0..PARTS).map(|_| Downloader::add(&machine, PARTS * PIECE, None)).collect();
+        let mut longest = 0;
+        let at_turn = |_: &_| {
+            let sent = SENT.take().iter().map(|(_, bytes)| u64::from(*bytes)).sum();
+            longest = longest.max(sent);
+        };
+        by.serve(&machine, &config, app, at_turn).unwrap();
+        assert_eq!(machine.verdict().failure, None, "{by:?}");
+        let received: u64 = ends.iter().map(|end| end.get().unwrap().bytes).sum();
+        assert_eq!(received, PARTS * PIECE, "{by:?}");
+        assert!(longest <= 2 * PIECE, "{by:?}: {longest}");
+    }
+}

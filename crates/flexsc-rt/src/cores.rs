@@ -83,9 +83,15 @@ pub(crate) struct Cores {
     given: AtomicU64,
 }
 
-/// The state of a syscall thread.
-#[derive(Debug, Default)]
+/// The state of a syscall thread. It begins with the cores of the thread that has started it, which may be fewer.
+#[derive(Debug)]
 pub(crate) struct Applied(u64);
+
+impl Default for Applied {
+    fn default() -> Self {
+        Applied(u64::MAX)
+    }
+}
 
 impl Cores {
     pub(crate) fn new(specialization: Specialization) -> Self {

@@ -62,7 +62,7 @@ use crate::pages::{Config as PagesConfig, Counters};
 #[non_exhaustive]
 pub struct Config {
     /// Maximum number of threads that have not ended. The kernel permits about 32,000: each takes two
-    /// of `vm.max_map_count`.
+    /// of `vm.max_map_count`. More than 2^24 count as 2^24, the maximum of entries.
     pub threads: u32,
     /// Size of each stack, without its guard page. Only pages that were used occupy memory.
     pub stack_bytes: usize,
@@ -75,6 +75,8 @@ impl Default for Config {
         Config { threads: 16_384, stack_bytes: 256 << 10, pages: PagesConfig::default() }
     }
 }
+
+const MAX_THREADS: u32 = 1 << 24;
 
 /// Green threads, all on the OS thread that runs them.
 ///
@@ -256,10 +258,11 @@ impl Threads {
     pub fn new(config: &Config) -> Result<Self, Error> {
         let mut pages = config.pages.clone();
         pages.entries = pages.entries.max(config.threads.saturating_add(pages.reserve));
-        let max_threads = config.threads as usize;
+        let runtime = Runtime::driven_by_owner(&pages)?;
+        let max_threads = config.threads.min(MAX_THREADS) as usize;
         let ready = Arc::new(ReadyQueue(Mutex::new(Vec::with_capacity(max_threads))));
         Ok(Threads(Rc::new(Scheduler {
-            runtime: Runtime::driven_by_owner(&pages)?,
+            runtime,
             max_threads,
             stack_bytes: config.stack_bytes,
             places: RefCell::default(),
@@ -366,7 +369,9 @@ impl Scheduler {
             return Err(SpawnError::TooMany(self.max_threads));
         }
         let kept = self.stacks.borrow_mut().pop();
-        let stack = kept.map_or_else(|| DefaultStack::new(self.stack_bytes), Ok);
+        // The crate panics at sizes that overflow.
+        let bytes = self.stack_bytes.min(isize::MAX as usize);
+        let stack = kept.map_or_else(|| DefaultStack::new(bytes), Ok);
         let stack = stack.map_err(SpawnError::Stack)?;
         let place = self.free_place();
         let mut places = self.places.borrow_mut();

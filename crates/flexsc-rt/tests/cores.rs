@@ -106,6 +106,22 @@ fn is_given(pages: &Pages) -> bool {
 }
 
 #[test]
+fn threads_shared_the_core_to_which_their_owner_had_moved() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let allowed = sched_getaffinity(None).unwrap();
+    if allowed.count() < 2 {
+        return println!("not tested: several cores");
+    }
+    let mut busy = Busy::new(Specialization::Adaptive);
+    let mut own = CpuSet::new();
+    own.set(sched_getcpu());
+    sched_setaffinity(None, &own).unwrap();
+    busy.until("a thread has all cores", 128, |_| cores_of_threads().contains(&allowed));
+    busy.end();
+    sched_setaffinity(None, &allowed).unwrap();
+}
+
+#[test]
 fn busy_threads_get_cores_of_their_own_and_give_them_back() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let allowed = sched_getaffinity(None).unwrap();

@@ -23,6 +23,16 @@ fn threads() -> Threads {
     Threads::new(&Config::default()).expect("pages")
 }
 
+#[test]
+fn stack_of_any_size_panicked() {
+    for stack_bytes in [usize::MAX, isize::MAX as usize, 1 << 50] {
+        let mut config = Config::default();
+        config.stack_bytes = stack_bytes;
+        let threads = Threads::new(&config).unwrap();
+        assert!(matches!(threads.spawn(|| ()), Err(SpawnError::Stack(_))), "{stack_bytes}");
+    }
+}
+
 /// The message of a panic.
 fn message<T>(joined: std::thread::Result<T>) -> String {
     let payload = joined.err().expect("a panic");

@@ -258,7 +258,8 @@ impl<S: Source> ControlBlock<S> {
         Ok(())
     }
 
-    /// Calls `f` in a critical section. Nothing interrupts it; events are processed at its end.
+    /// Calls `f` in a critical section. Nothing interrupts it; events are processed at its end. `f` must not replace the
+    /// source: posts would wake the one before.
     pub fn with_notifications_blocked<R>(&mut self, f: impl FnOnce(&mut S) -> R) -> R {
         self.with_gate_closed(|_, state| f(&mut state.source))
     }

@@ -162,18 +162,18 @@ impl Cache {
         let mut content = Vec::with_capacity(metadata.len() as usize);
         file.take(MAX_BYTES).read_to_end(&mut content).ok()?;
         let (hash, code) = content.split_at_checked(HASH)?;
-        (Sha256::digest(code)[..] == *hash).then(|| code.to_vec())
+        (digest(name, code) == *hash).then(|| code.to_vec())
     }
 
     fn write(&self, name: &str, code: &[u8]) -> io::Result<()> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let partial = format!("{}-{number}{PARTIAL}", process::id());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        // One that exists is that of another process: in containers, several have the same number.
+        let mut file = File::from(openat(&self.0, &partial, flags, Mode::RUSR | Mode::WUSR)?);
         let written = (|| -> io::Result<()> {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-            let file = openat(&self.0, &partial, flags, Mode::RUSR | Mode::WUSR)?;
-            let mut file = File::from(file);
-            file.write_all(&Sha256::digest(code))?;
+            file.write_all(&digest(name, code))?;
             file.write_all(code)?;
             Ok(renameat(&self.0, &partial, &self.0, name)?)
         })();
@@ -186,6 +186,11 @@ impl Cache {
     fn remove(&self, name: &str) {
         let _ = unlinkat(&self.0, name, AtFlags::empty());
     }
+}
+
+/// Returns the hash of a compiled module and the name of its file, so that no other module's is taken for it.
+fn digest(name: &str, code: &[u8]) -> [u8; HASH] {
+    Sha256::new().chain_update(name).chain_update(code).finalize().into()
 }
 
 /// Returns whether a name is that of a compiled module, as [`name`] makes it.
@@ -231,6 +236,16 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    #[test]
+    fn code_of_another_module_was_taken_for_that_of_a_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::new(dir.path()).unwrap();
+        cache.write("a", b"code").unwrap();
+        assert_eq!(cache.read("a").unwrap(), b"code");
+        std::fs::rename(dir.path().join("a"), dir.path().join("b")).unwrap();
+        assert_eq!(cache.read("b"), None);
+    }
 
     #[test]
     fn files_of_a_process_that_ended_while_it_wrote_were_never_removed() {

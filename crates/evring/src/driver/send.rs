@@ -87,6 +87,11 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Sends queued bytes while sends complete at once; the remaining ones when the socket is writable, or
     /// in the next turn.
     pub(super) fn send(&mut self, slot: u32) {
+        let connection = self.io.connection(slot);
+        if connection.has(ConnFlags::REVISIT) && connection.queue.files() > 0 {
+            // More completions of this turn must not add to what it sends of files.
+            return;
+        }
         let mut file_bytes = 0;
         for _ in 0..SENDS {
             let policy_decides_memory = self.io.policy_decides_memory;
@@ -222,6 +227,11 @@ impl<K: Submit, A: Application> Driver<K, A> {
             self.io.recycle(list);
         } else {
             connection.queue.push_front(SendItem::Memory(list));
+        }
+        let connection = self.io.connection(slot);
+        if let Some(SendItem::File(QueuedFile { is_begun: true, .. })) = connection.queue.front() {
+            // Another part follows, and these bytes may have left little room.
+            connection.flags |= ConnFlags::MAY_BE_FULL;
         }
         if has_drained {
             self.io.schedule_revisit(slot);

@@ -101,7 +101,7 @@ pub(super) fn opened(result: io::Result<usize>, directory: Nature) -> io::Result
 }
 
 /// Opens a file, with `O_CLOEXEC`: openat(2). Open a FIFO with [`OFlags::NONBLOCK`], or the open
-/// waits for its other end.
+/// waits for its other end, unless the ring makes it: that opens it as if with the flag.
 pub fn open(
     path: impl Into<PathAt>,
     flags: OFlags,
@@ -319,7 +319,8 @@ pub fn fallocate(
     on_file(file, libc::SYS_fallocate, args)
 }
 
-/// Reads a file on a disk or in memory at an offset: pread(2). Others may block the owner; use [`read`].
+/// Reads a file on a disk or in memory at an offset: pread(2). Others may block the owner; use [`read`]. The offset of a
+/// pipe or socket is an error (ESPIPE), unless the ring makes the call, which then reads as [`read`] does.
 pub fn read_at(
     file: &Descriptor,
     offset: u64,
@@ -338,7 +339,7 @@ pub fn read_at(
 }
 
 /// Writes to a file on a disk or in memory at an offset: pwrite(2). Others may block the owner; use
-/// [`write()`]. Returns the number of bytes written.
+/// [`write()`]. Returns the number of bytes written. The offset of a pipe or socket is as in [`read_at`].
 pub fn write_at<B: Bytes>(
     file: &Descriptor,
     offset: u64,

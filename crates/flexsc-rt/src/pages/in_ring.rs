@@ -65,7 +65,9 @@ impl Pages {
                 Place::EndingPoll => self.polled(index, result.max(0)),
                 Place::CancelledPolled => self.finish(index, INTERRUPTED),
                 // It must not wait again.
-                Place::CancelledRing if is_not_ready(result) || result == CANCELLED => {
+                Place::CancelledRing
+                    if is_not_ready(result) || result == CANCELLED || is_restart(result) =>
+                {
                     self.finish(index, INTERRUPTED);
                 }
                 _ if is_not_ready(result) && self.waits_again(index) => {}
@@ -238,4 +240,10 @@ impl Pages {
     pub(super) fn ring_name(&self, index: u32) -> u64 {
         u64::from(self.slots[index as usize].generation) << 32 | u64::from(index)
     }
+}
+
+/// Returns whether a result in the ring is one that Linux never returns from a system call, which it makes again or
+/// ends with EINTR: ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK.
+fn is_restart(result: isize) -> bool {
+    matches!(-result, 512..=514 | 516)
 }

@@ -75,7 +75,7 @@ impl<K: Submit> Io<K> {
         }
         versions.forget(slot);
         // The socket may take less than the piece.
-        let first_end = end.min(left.start + File::BLOCK_BYTES);
+        let first_end = end.min(left.start.saturating_add(File::BLOCK_BYTES));
         let has_more = !is_last || end > first_end || queue.has_more_parts();
         if has_more && let Some(version) = versions.of(slot, file) {
             version.note_bytes(kernel.host(), file, first_end, Blocking::NoBlock);
