@@ -10,8 +10,7 @@ use evring_httpd::evring::StartError;
 use evring_httpd::evring_tls::CertificateError;
 use evring_httpd::options::HostName;
 
-use crate::settings::variable;
-use crate::table::{FileError, Setting, position};
+use crate::table::{FileError, Setting, position, variable};
 
 /// Line and column.
 type Position = (usize, usize);

@@ -26,16 +26,13 @@ use crate::advice::with_path_advice;
 use crate::arguments::Arguments;
 use crate::positions::Positions;
 use crate::table::{
-    FileError, NOT_SETTINGS, Setting, is_given, key_at, position, read_table, reason,
-    reason_of_feature, with_delimiter, with_value,
+    FileError, NOT_SETTINGS, PREFIX, Setting, is_given, key_at, position, read_table, reason,
+    reason_of_feature, variable, with_delimiter, with_value,
 };
 use crate::{hosts, successor};
 
 /// Maximum bytes of the file.
 const MAX_FILE_BYTES: usize = 16 << 20;
-
-/// The prefix of environment variables.
-const PREFIX: &str = "EVRING_HTTPD_";
 
 /// Returns the settings of the process; `arguments` begin with the program's name.
 ///
@@ -225,11 +222,6 @@ fn check_file(path: &Path, is_page: bool) -> io::Result<()> {
 /// is named evring-httpd.
 fn may_be_variable(long: &str) -> bool {
     long == "config" || long != "port" && !NOT_SETTINGS.contains(&long)
-}
-
-/// Returns the name of a flag's variable.
-pub(crate) fn variable(long: &str) -> String {
-    format!("{PREFIX}{}", long.replace('-', "_").to_uppercase())
 }
 
 /// Removes a newline at the end of each variable of the program, which a here-document or a block of YAML leaves there.

@@ -16,6 +16,14 @@ use toml::de::{DeTable, DeValue};
 pub(crate) const NOT_SETTINGS: [&str; 6] =
     ["config", "check-config", "list-backends", "json", "help", "version"];
 
+/// The prefix of environment variables.
+pub(crate) const PREFIX: &str = "EVRING_HTTPD_";
+
+/// Returns the name of a flag's variable.
+pub(crate) fn variable(long: &str) -> String {
+    format!("{PREFIX}{}", long.replace('-', "_").to_uppercase())
+}
+
 /// A setting of a file.
 pub(crate) struct Setting {
     /// The flag's identifier.
