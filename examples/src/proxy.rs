@@ -229,7 +229,7 @@ impl Application for Proxy {
         }
     }
 
-    /// Those that have sent nothing, and so have no connection upstream.
+    /// Returns true for clients that have sent nothing, and so have no connection upstream.
     fn is_idle(&self, _: ConnId, state: &ProxyState) -> bool {
         matches!(state, ProxyState::Waiting)
     }

@@ -38,8 +38,8 @@ impl Throttle {
     /// Default of [`with_max_stall`](Self::with_max_stall).
     pub const MAX_STALL: Duration = Duration::from_secs(30);
 
-    /// Creates a server for the file at a path below [`Root`] 0. Timers have a resolution of a millisecond, so a client gets at
-    /// least 8 MB/s of a higher rate, and a few percent less than a lower one.
+    /// Creates a server for the file at a path below [`Root`] 0. Timers have a resolution of a millisecond, so a client gets a
+    /// few percent less than the rate, and may get only 8 MB/s if the rate is higher.
     pub fn new(path: &str, bytes_per_second: u32) -> Self {
         Throttle {
             path: FilePath::new(path),

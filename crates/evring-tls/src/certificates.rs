@@ -458,7 +458,7 @@ impl fmt::Display for CertificateError {
                         f.write_str("it is the key of another certificate")
                     }
                     rustls::Error::General(_) => f.write_str(
-                        "it is none of RSA of 2048 to 8192 bits, ECDSA of P-256 or P-384, and Ed25519",
+                        "its type is not supported: use RSA of 2048 to 8192 bits, ECDSA of P-256 or P-384, or Ed25519",
                     ),
                     other => other.fmt(f),
                 }

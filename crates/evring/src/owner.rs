@@ -67,7 +67,8 @@ pub struct OwnerThread {
 /// The application's side of an [`OwnerThread`].
 #[derive(Debug)]
 pub struct NotificationRing {
-    ring: Receiver<Notification>,
+    /// Present until it is dropped.
+    ring: Option<Receiver<Notification>>,
     is_stalled: Arc<AtomicBool>,
     /// Messages and ends that the application has taken.
     taken: Cell<u64>,
@@ -180,7 +181,6 @@ impl OwnerThread {
                 stalled: Vec::new(),
                 closed: Vec::new(),
                 put: 0,
-                is_full: false,
             };
             server.run(Hooked::new(rest, hook))
         };
@@ -189,6 +189,7 @@ impl OwnerThread {
         let panicked = |_| OwnerError::Thread(io::Error::other("it panicked before it listened"));
         let (addresses, remote, commands) = result.recv().map_err(panicked)??;
         let taken = Cell::new(0);
+        let ring = Some(ring);
         let ring = NotificationRing { ring, is_stalled, taken, remote: remote.clone(), commands };
         Ok((OwnerThread { addresses, remote, thread }, ring))
     }
@@ -212,10 +213,20 @@ impl OwnerThread {
     }
 }
 
+impl Drop for NotificationRing {
+    /// Lets the connections that wait for room find that the application has gone.
+    fn drop(&mut self) {
+        self.ring = None;
+        self.is_stalled.store(false, Ordering::SeqCst);
+        // If too many wake-ups are pending, those that wait end with their clients.
+        let _ = self.remote.wake(RESUME);
+    }
+}
+
 impl NotificationRing {
     /// Takes the next notification, if there is one. Makes no system call unless connections wait for room.
     pub fn poll(&self) -> Option<Notification> {
-        match self.ring.try_recv() {
+        match self.receiver().try_recv() {
             Ok(notification) => Some(self.taken(notification)),
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => {
                 self.resume();
@@ -229,9 +240,9 @@ impl NotificationRing {
         loop {
             // A wake-up that failed is tried again: the connections that it would resume may be all there are.
             let result = if self.is_stalled.load(Ordering::SeqCst) {
-                self.ring.recv_timeout(RETRY)
+                self.receiver().recv_timeout(RETRY)
             } else {
-                self.ring.recv().map_err(RecvTimeoutError::from)
+                self.receiver().recv().map_err(RecvTimeoutError::from)
             };
             match result {
                 Ok(notification) => return Some(self.taken(notification)),
@@ -239,6 +250,10 @@ impl NotificationRing {
                 Err(RecvTimeoutError::Disconnected) => return None,
             }
         }
+    }
+
+    fn receiver(&self) -> &Receiver<Notification> {
+        self.ring.as_ref().expect("it is present until it is dropped")
     }
 
     fn taken(&self, notification: Notification) -> Notification {
@@ -313,8 +328,6 @@ struct Rest {
     closed: Vec<ConnId>,
     /// Messages and ends in the ring until now.
     put: u64,
-    /// The ring was full, and the application has taken nothing since.
-    is_full: bool,
 }
 
 #[derive(Debug, Default)]
@@ -353,7 +366,7 @@ impl Rest {
         Ok(true)
     }
 
-    fn put_one(&mut self, notification: Notification) -> Result<bool, Gone> {
+    fn put_one(&self, notification: Notification) -> Result<bool, Gone> {
         let notification = match self.notifier.try_send(notification) {
             Ok(()) => return Ok(true),
             Err(TrySendError::Disconnected(_)) => return Err(Gone),
@@ -363,11 +376,11 @@ impl Rest {
         // The application may have emptied the ring before it could see the mark.
         match self.notifier.try_send(notification) {
             Ok(()) => Ok(true),
-            Err(TrySendError::Full(_)) => {
-                self.is_full = true;
-                Ok(false)
+            Err(TrySendError::Full(_)) => Ok(false),
+            Err(TrySendError::Disconnected(_)) => {
+                self.is_stalled.store(false, Ordering::SeqCst);
+                Err(Gone)
             }
-            Err(TrySendError::Disconnected(_)) => Err(Gone),
         }
     }
 }
@@ -406,8 +419,8 @@ impl Application for Rest {
         while !rx.bytes().is_empty() && matches!(put, Ok(true)) {
             x.state.has_message = true;
             let len = rx.bytes().len().min(MAX_MESSAGE);
-            // Of many connections that wait, all but one find it full again, and are not copied.
-            put = match self.is_full {
+            // Until the application takes something, the bytes of other connections are not copied.
+            put = match self.is_stalled.load(Ordering::SeqCst) {
                 true => Ok(false),
                 false => self.put(Notification::Message(x.id, rx.bytes()[..len].to_vec())),
             };
@@ -457,7 +470,6 @@ impl Application for Rest {
 
     fn woken(&mut self, io: &mut impl Commands, mut all: Others<'_, HookedConnection>, tag: u64) {
         if tag == RESUME {
-            self.is_full = false;
             // Those that closed meanwhile first: if the ring is full again, the next wake-up continues.
             let _ = self.put_closed();
             for id in self.stalled.drain(..) {

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::convert::Infallible;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::mpsc;
 use std::thread;
@@ -305,6 +305,30 @@ fn connections_are_reset_when_the_application_has_gone() {
     let mut client = connect(owner.addresses()[0]);
     client.write_all(b"message").unwrap();
     assert!(client.read(&mut [0]).is_err(), "there is nobody to answer");
+    owner.remote().stop();
+    owner.join().unwrap();
+}
+
+#[test]
+fn connections_waited_for_an_application_that_had_gone_with_a_full_ring() {
+    let (owner, ring) = start("auto");
+    let mut handled = connect(owner.addresses()[0]);
+    let mut handle = || {
+        handled.write_all(&message(b'h', 0)).unwrap();
+        read(&mut handled);
+    };
+    // Each has posted an event.
+    (0..CAPACITY).for_each(|_| handle());
+    let mut waiting = connect(owner.addresses()[0]);
+    waiting.write_all(b"message").unwrap();
+    handle();
+    drop(ring);
+    let mut next = connect(owner.addresses()[0]);
+    next.write_all(b"message").unwrap();
+    for mut client in [waiting, next] {
+        let end = client.read(&mut [0]).unwrap_err().kind();
+        assert_eq!(end, ErrorKind::ConnectionReset);
+    }
     owner.remote().stop();
     owner.join().unwrap();
 }

@@ -55,7 +55,7 @@ use shared_ring::__private::catch_panic;
 use crate::error::Error;
 use crate::future::Runtime;
 use crate::operation::Operation;
-use crate::pages::{Config as PagesConfig, Counters};
+use crate::pages::{Config as PagesConfig, Counters, MAX_ENTRIES};
 
 /// The maximum number of green threads, and their size.
 #[derive(Clone, Debug)]
@@ -75,8 +75,6 @@ impl Default for Config {
         Config { threads: 16_384, stack_bytes: 256 << 10, pages: PagesConfig::default() }
     }
 }
-
-const MAX_THREADS: u32 = 1 << 24;
 
 /// Green threads, all on the OS thread that runs them.
 ///
@@ -259,7 +257,7 @@ impl Threads {
         let mut pages = config.pages.clone();
         pages.entries = pages.entries.max(config.threads.saturating_add(pages.reserve));
         let runtime = Runtime::driven_by_owner(&pages)?;
-        let max_threads = config.threads.min(MAX_THREADS) as usize;
+        let max_threads = config.threads.min(MAX_ENTRIES) as usize;
         let ready = Arc::new(ReadyQueue(Mutex::new(Vec::with_capacity(max_threads))));
         Ok(Threads(Rc::new(Scheduler {
             runtime,

@@ -30,8 +30,12 @@ impl Busy {
 
     /// With 64 entries, a page, one thread is active at a time.
     fn with_entries(specialization: Specialization, entries: u32) -> Self {
+        Busy::with(specialization, entries, Duration::from_micros(500))
+    }
+
+    fn with(specialization: Specialization, entries: u32, heartbeat: Duration) -> Self {
         let mut config = Config::with_entries(entries);
-        config.heartbeat = Duration::from_micros(500);
+        config.heartbeat = heartbeat;
         (config.executor, config.uses_ring) = (Some(Executor::Threads), false);
         config.specialization = specialization;
         let zero = File::open("/dev/zero").unwrap();
@@ -112,11 +116,13 @@ fn threads_shared_the_core_to_which_their_owner_had_moved() {
     if allowed.count() < 2 {
         return println!("not tested: several cores");
     }
-    let mut busy = Busy::new(Specialization::Adaptive);
+    // Without a heartbeat no cores are given, and so none are taken back, after which a thread has all cores, too.
+    let mut busy = Busy::with(Specialization::Adaptive, 128, Duration::from_secs(3600));
     let mut own = CpuSet::new();
     own.set(sched_getcpu());
     sched_setaffinity(None, &own).unwrap();
     busy.until("a thread has all cores", 128, |_| cores_of_threads().contains(&allowed));
+    assert_eq!(busy.pages.counters().cores_given, 0);
     busy.end();
     sched_setaffinity(None, &allowed).unwrap();
 }

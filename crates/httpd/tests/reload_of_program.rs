@@ -140,7 +140,7 @@ fn reload_opened_the_pid_file_as_access_log() {
     program.reload(&format!("{settings}access-log = 'DIR/pid'\n"));
     let line = program.line();
     assert!(line.contains("the settings stay as they were: "), "{line}");
-    assert!(line.contains("httpd.toml:4:14: `access-log`: cannot write the pid file"), "{line}");
+    assert!(line.contains("httpd.toml:3:12: `pid-file`: cannot write the pid file"), "{line}");
     let number = program.serving.connect().get("/pid").body;
     assert_eq!(number, format!("{}\n", program.serving.child.id()).as_bytes());
 }

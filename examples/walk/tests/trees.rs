@@ -251,11 +251,16 @@ fn directory_that_is_mounted_inside_itself_was_counted_again() {
     let script = format!("cd {:?} && {mount} || exit 3; {ours} . && du -sb .", root.path());
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]);
-    let output = run(&mut command);
-    if output.stdout.is_empty() {
+    let is_permitted = ["true", mount].map(|line| {
+        let script = format!("cd {:?} && {line}", root.path());
+        let arguments = ["--user", "--map-root-user", "--mount", "sh", "-c", &script];
+        run(Command::new("unshare").args(arguments)).status.success()
+    });
+    if is_permitted != [true; 2] {
         println!("not tested: mounts, which this user may not make");
         return;
     }
+    let output = run(&mut command);
     let sums = String::from_utf8(output.stdout).unwrap();
     let [of_walk, of_du] = sums.lines().collect::<Vec<_>>()[..] else { panic!("{sums}") };
     assert_eq!(of_walk, of_du);

@@ -72,10 +72,13 @@ bitflags! {
         const SEND_PAUSED = 1 << 17;
         /// A hook holds a message.
         const HELD = 1 << 18;
-        /// The socket was full before a pause, and has neither sent a piece of a file nor reported room since.
+        /// The socket was full before a pause, or bytes in memory went before another part of a file; it has neither sent
+        /// a piece of a file nor reported room since.
         const MAY_BE_FULL = 1 << 19;
         /// It closes to make room for a new connection.
         const EVICTED = 1 << 20;
+        /// It has sent as much of files as it may in this turn, and goes on at the revisit.
+        const HAS_SENT_FILES = 1 << 21;
     }
 }
 

@@ -371,7 +371,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     fn revisit(&mut self, slot: u32) {
         self.io.mark_dirty(slot);
         let connection = self.io.connection(slot);
-        connection.flags -= ConnFlags::REVISIT;
+        connection.flags -= ConnFlags::REVISIT | ConnFlags::HAS_SENT_FILES;
         if connection.phase == Phase::Connecting {
             match connection.reason.take() {
                 Some(reason) => self.connect_failed(slot, reason),

@@ -87,22 +87,21 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Sends queued bytes while sends complete at once; the remaining ones when the socket is writable, or
     /// in the next turn.
     pub(super) fn send(&mut self, slot: u32) {
-        let connection = self.io.connection(slot);
-        if connection.has(ConnFlags::REVISIT) && connection.queue.files() > 0 {
-            // More completions of this turn must not add to what it sends of files.
-            return;
-        }
         let mut file_bytes = 0;
         for _ in 0..SENDS {
             let policy_decides_memory = self.io.policy_decides_memory;
             let connection = self.io.connection(slot);
             let waits = connection.flags.intersects(ConnFlags::SENDING | ConnFlags::SEND_PAUSED);
             let (false, Some(fd)) = (waits, connection.fd()) else { return };
+            if file_bytes >= MAX_FILE_BYTES {
+                self.send_no_more_files(slot);
+            }
+            let connection = self.io.connection(slot);
             if connection.queue.is_empty() {
                 return self.all_sent(slot);
             }
-            if file_bytes >= MAX_FILE_BYTES {
-                break;
+            if connection.has(ConnFlags::HAS_SENT_FILES) {
+                return;
             }
             let token = Token::new(OpKind::Send, slot, connection.generation);
             let op = if !policy_decides_memory
@@ -136,7 +135,20 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 Err(_) => return self.end(slot, CloseReason::Failed(Errno::NOBUFS.into())),
             }
         }
-        self.io.schedule_revisit(slot);
+        match file_bytes {
+            0 => self.io.schedule_revisit(slot),
+            _ => self.send_no_more_files(slot),
+        }
+    }
+
+    /// Lets a connection wait for its revisit, so that further completions of this turn do not add to what it sends of files.
+    fn send_no_more_files(&mut self, slot: u32) {
+        let connection = self.io.connection(slot);
+        // The last step may have ended it.
+        if connection.fd().is_some() {
+            connection.flags |= ConnFlags::HAS_SENT_FILES;
+            self.io.schedule_revisit(slot);
+        }
     }
 
     /// Returns what to do next, as the policy decides.

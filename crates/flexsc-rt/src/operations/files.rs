@@ -101,7 +101,7 @@ pub(super) fn opened(result: io::Result<usize>, directory: Nature) -> io::Result
 }
 
 /// Opens a file, with `O_CLOEXEC`: openat(2). Open a FIFO with [`OFlags::NONBLOCK`], or the open
-/// waits for its other end, unless the ring makes it: that opens it as if with the flag.
+/// waits for its other end; the ring opens it as if the flag was given.
 pub fn open(
     path: impl Into<PathAt>,
     flags: OFlags,

@@ -10,7 +10,7 @@ use crate::specialization::Specialization;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// Number of entries, rounded up to whole pages of 64. Each takes 64 bytes, and 384 beside it.
+    /// Number of entries, rounded up to whole pages of 64; at most 2^24. Each takes 64 bytes, and 384 beside it.
     pub entries: u32,
     /// Entries that only bounded calls may use: all others have at most the rest. So bounded calls make progress while all
     /// other entries wait.
@@ -42,6 +42,9 @@ pub struct Config {
     /// the limit on descriptors, or the kernel refuses the table.
     pub registered_files: u32,
 }
+
+/// Maximum of [`Config::entries`].
+pub(crate) const MAX_ENTRIES: u32 = 1 << 24;
 
 impl Default for Config {
     fn default() -> Self {

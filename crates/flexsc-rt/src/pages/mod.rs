@@ -39,6 +39,7 @@ use crate::registered::{FileTable, NO_PLACE};
 use crate::shared::Shared;
 
 pub use config::Config;
+pub(crate) use config::MAX_ENTRIES;
 pub use counters::Counters;
 use measurements::{MeasurementId, Measurements};
 pub(crate) use room::Room;
@@ -198,7 +199,7 @@ impl Pages {
     /// # Errors
     /// If there is no free descriptor, or the signal for cancellation has a handler.
     pub fn register(config: &Config) -> Result<Self, Error> {
-        let pages = (config.entries.clamp(1, 1 << 24) as usize).div_ceil(ENTRIES);
+        let pages = (config.entries.clamp(1, MAX_ENTRIES) as usize).div_ceil(ENTRIES);
         let entries = pages * ENTRIES;
         let system = |what| move |error: io::Error| Error::System(what, error);
         let shared = Arc::new(Shared::new(pages).map_err(system("create an eventfd"))?);

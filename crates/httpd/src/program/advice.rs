@@ -83,7 +83,8 @@ pub(crate) fn with_path_advice(
 /// Warns if the directory has no page for `/`.
 pub(crate) fn warn_of_directory(options: &Options) {
     let FileOptions { listing, fallback, redirects, .. } = &options.files;
-    let has_other_page = *listing || fallback.is_some() || !redirects.is_empty();
+    let redirects = redirects.iter().any(|redirect| redirect.to_string().starts_with("/="));
+    let has_other_page = *listing || fallback.is_some() || redirects;
     let Some(root) = options.root.as_deref().filter(|_| !has_other_page) else { return };
     if !root.join("index.html").exists() {
         warn!(
@@ -102,8 +103,7 @@ pub(crate) fn warn_of_unused(options: &Options) {
         options.access_log.is_some() || hosts.iter().any(|host| host.access_log.is_some());
     let is_on = |files: &FileOptions| files.compression.levels != CompressionLevels::OFF;
     let compresses = is_on(files) || hosts.iter().any(|host| is_on(&host.files));
-    let bounds = |files: &FileOptions| (files.compression.min_bytes, files.compression.max_bytes);
-    let has_bounds = bounds(files) != bounds(&default.files);
+    let (own, other) = (&files.compression, &default.files.compression);
     for (has_no_effect, setting, needed) in [
         (options.log_format != default.log_format && !has_log, "log-format", "access-log"),
         (
@@ -111,13 +111,14 @@ pub(crate) fn warn_of_unused(options: &Options) {
             "tls-redirect-port",
             "tls-redirect",
         ),
-        (has_bounds && !compresses, "compress-min and compress-max", "compress"),
+        (own.min_bytes != other.min_bytes && !compresses, "compress-min", "compress"),
+        (own.max_bytes != other.max_bytes && !compresses, "compress-max", "compress"),
         (files.listing && !has_files, "listing", "a directory of files"),
         (files.max_age.is_some() && !has_files, "max-age", "a directory of files"),
         (compresses && !has_files, "compress", "a directory of files"),
     ] {
         if has_no_effect {
-            warn!("no effect of {setting} without {needed}");
+            warn!("{setting} has no effect without {needed}");
         }
     }
 }

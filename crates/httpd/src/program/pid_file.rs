@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
@@ -129,10 +129,10 @@ impl Drop for PidFile {
     }
 }
 
-/// Writes the number of this process into its file again, where a successor that has failed may have left its own.
+/// Writes the number of this process into its file again, if a successor that has failed left its own.
 pub(crate) fn restore() {
     if let Some(file) = OF_PROCESS.get()
-        && let Err(error) = file.write()
+        && let Err(error) = file.restore()
     {
         warn!("cannot write the pid file: {error}");
     }
@@ -157,11 +157,23 @@ impl Named {
         file.set_len(line.len() as u64)
     }
 
+    /// Writes the number again, unless the file has that of another process that runs.
+    fn restore(&self) -> io::Result<()> {
+        let Ok(file) = self.open().map(File::from) else { return Ok(()) };
+        let is_of_other = !is_same(&file, &self.file) || running(&file).is_some();
+        if is_of_other { Ok(()) } else { self.write() }
+    }
+
+    /// Opens the file of the path, which may be another one by now.
+    fn open(&self) -> rustix::io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        open(&*self.path, flags, Mode::empty())
+    }
+
     /// Removes the file, unless another process has replaced its number.
     fn remove(&self) {
         let mut text = [0; MAX_BYTES];
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let Ok(file) = open(&*self.path, flags, Mode::empty()) else { return };
+        let Ok(file) = self.open() else { return };
         let Ok(n) = rustix::io::read(&file, &mut text) else { return };
         // It is empty if the server did not start.
         let is_own = match n {
@@ -227,7 +239,7 @@ fn check_contents(file: &File) -> io::Result<()> {
     }
 }
 
-/// Returns the path without links; of a file that does not exist, that of its directory has none.
+/// Returns the path without links. If the file does not exist, resolves its directory only.
 fn canonical(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default();
     let new = || parent(path).canonicalize().map(|parent| parent.join(name));

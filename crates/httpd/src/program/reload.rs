@@ -191,7 +191,7 @@ impl Reload {
             }
         };
         let checked = settings.check_logs(self.pid_file.as_deref());
-        checked.map_err(|error| positions.locate_setting("access-log", error))?;
+        checked.map_err(|error| positions.locate_setting("pid-file", error))?;
         let (backend, _) = backends::choose(&settings.0.backend)?;
         // The workers of before keep theirs until their last connections have closed.
         let open = open_descriptors().max(self.open);

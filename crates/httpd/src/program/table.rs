@@ -128,6 +128,10 @@ fn unknown(name: &str, command: &Command) -> String {
     if let Some(reason) = reason_of_feature(name) {
         return reason;
     }
+    let is_alias = |arg: &&Arg| arg.get_all_aliases().is_some_and(|all| all.contains(&name));
+    if let Some(long) = command.get_arguments().find(is_alias).and_then(Arg::get_long) {
+        return format!("there is no setting `{name}`; did you mean `{long}`?");
+    }
     let suggestion = command.clone().try_get_matches_from(["httpd", &format!("--{name}")]).err();
     let suggestion = suggestion.and_then(|error| {
         let found = error.get(ContextKind::SuggestedArg)?.to_string();

@@ -41,7 +41,7 @@ pub struct Options {
 
     /// Event mechanism, one of --list-backends. `auto` selects uring, or epoll if io_uring is not
     /// available
-    #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, alias = "mechanism", value_name = "NAME", default_value_t = Options::default().backend))]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, visible_alias = "mechanism", value_name = "NAME", default_value_t = Options::default().backend))]
     pub backend: String,
 
     /// Worker threads, each with its own listening socket (SO_REUSEPORT) and connections; `auto` is one per

@@ -37,6 +37,8 @@ use crate::site::handler::Request;
 use crate::site::log::{LogSender, LogWriter};
 #[cfg(feature = "basic-auth")]
 use crate::site::login::LoginThreads;
+#[cfg(feature = "sandbox")]
+use crate::site::sandbox::Sandbox;
 
 /// The purpose of the server of the metrics, as the log names it.
 #[cfg(feature = "metrics")]
@@ -78,6 +80,10 @@ impl Builder {
     fn start_generation(mut self, handle: &Handle, purpose: &str) -> Result<(), Error> {
         let _one = handle.0.starting.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_values()?;
+        // Before pipes are read, which are empty at the next try.
+        if !handle.0.has_room() {
+            return Err(Error::StillEnding);
+        }
         self.prepare_site()?;
         let mut of_manager = handle.0.of_manager();
         let more = std::mem::take(&mut self.config.inherited);
@@ -93,6 +99,9 @@ impl Builder {
         #[cfg(feature = "sandbox")]
         {
             self.sandbox.extend(modules::load(&self.modules, self.handler_cache.as_deref())?);
+            // One that no worker could instantiate, before there are new sockets.
+            Sandbox::new(&self.sandbox, &[])
+                .map_err(|(name, rejection)| Error::Handler(name, rejection))?;
             modules::find_listeners(&mut self.sandbox, &self.config.listen, &inherited)?;
         }
         #[cfg(feature = "basic-auth")]
@@ -116,17 +125,14 @@ impl Builder {
         if self.config.reuse_port && !shares_addresses {
             self.check_new_addresses(&given)?;
         }
-        if !handle.0.has_room() {
-            return Err(Error::StillEnding);
-        }
         self.log_memory(purpose);
         let metrics = &handle.0.metrics;
+        #[cfg(feature = "basic-auth")]
+        self.start_logins()?;
         #[cfg(feature = "user")]
         self.create_logs()?;
         #[cfg(feature = "compression")]
         self.start_compressors()?;
-        #[cfg(feature = "basic-auth")]
-        self.start_logins()?;
         self.status_thread = self.start_status()?;
         let sockets = self.sockets_of_workers(&given)?;
         #[cfg(feature = "metrics")]

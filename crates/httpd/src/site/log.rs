@@ -482,7 +482,14 @@ fn append(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     // The open of a pipe would wait for its reader.
     options.append(true).create(true).custom_flags(libc::O_NONBLOCK);
-    let file = options.open(path).map_err(|error| match error.raw_os_error() {
+    let file = options.open(path).map_err(with_reason(path))?;
+    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    Ok(file)
+}
+
+/// Adds the reason to an error of opening what is no file.
+fn with_reason(path: &Path) -> impl Fn(io::Error) -> io::Error {
+    move |error| match error.raw_os_error() {
         Some(libc::ENXIO) if path.metadata().is_ok_and(|found| found.file_type().is_socket()) => {
             io::Error::new(
                 error.kind(),
@@ -493,9 +500,7 @@ fn append(path: &Path) -> io::Result<File> {
             io::Error::new(error.kind(), "a pipe without a reader; start the reader first")
         }
         _ => error,
-    })?;
-    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
-    Ok(file)
+    }
 }
 
 /// Creates a file for a user, which can then open it. One that exists stays as it is: its directory may be that of the
@@ -519,7 +524,7 @@ pub(crate) fn check(path: &Path) -> io::Result<()> {
         Ok(found) if !found.is_file() && !found.is_dir() && !found.file_type().is_socket() => {
             Ok(())
         }
-        Ok(_) => OpenOptions::new().append(true).open(path).map(drop),
+        Ok(_) => OpenOptions::new().append(true).open(path).map(drop).map_err(with_reason(path)),
         Err(_) => {
             let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
             let parent = parent.unwrap_or(Path::new("."));

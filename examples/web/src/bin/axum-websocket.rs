@@ -7,7 +7,7 @@ use async_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use async_tungstenite::tungstenite::{Error as WebSocketError, Message};
 use axum::Router;
 use axum::extract::FromRequestParts;
-use axum::http::header::{CONNECTION, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE};
+use axum::http::header::{ALLOW, CONNECTION, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -45,7 +45,7 @@ impl<S: Sync> FromRequestParts<S> for WebSocketRequest {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
         if parts.method != Method::GET {
-            return Err(StatusCode::METHOD_NOT_ALLOWED.into_response());
+            return Err((StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET")]).into_response());
         }
         let fields = &parts.headers;
         if !has(fields, &CONNECTION, "upgrade") || !has(fields, &UPGRADE, "websocket") {
