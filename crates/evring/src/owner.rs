@@ -218,7 +218,7 @@ impl Drop for NotificationRing {
     fn drop(&mut self) {
         self.ring = None;
         self.is_stalled.store(false, Ordering::SeqCst);
-        // If too many wake-ups are pending, those that wait end with their clients.
+        // If too many wake-ups are pending, one of these has the same effect.
         let _ = self.remote.wake(RESUME);
     }
 }
@@ -343,6 +343,19 @@ struct HookedConnection {
 }
 
 impl Rest {
+    /// Resumes the connections that wait for room in the ring.
+    fn resume(&mut self, io: &mut impl Commands, all: &mut Others<'_, HookedConnection>) {
+        // Those that closed meanwhile first: if the ring is full again, the next wake-up continues.
+        let _ = self.put_closed();
+        for id in self.stalled.drain(..) {
+            let Some(connection) = all.get(io, id) else { continue };
+            connection.is_stalled = false;
+            if !connection.is_backlogged {
+                io.set_receiving(id, true);
+            }
+        }
+    }
+
     /// Puts a notification into the ring. If it is full, returns false, and the application will resume the
     /// connection.
     fn put(&mut self, notification: Notification) -> Result<bool, Gone> {
@@ -469,17 +482,11 @@ impl Application for Rest {
     }
 
     fn woken(&mut self, io: &mut impl Commands, mut all: Others<'_, HookedConnection>, tag: u64) {
-        if tag == RESUME {
-            // Those that closed meanwhile first: if the ring is full again, the next wake-up continues.
-            let _ = self.put_closed();
-            for id in self.stalled.drain(..) {
-                let Some(connection) = all.get(io, id) else { continue };
-                connection.is_stalled = false;
-                if !connection.is_backlogged {
-                    io.set_receiving(id, true);
-                }
-            }
-        } else {
+        // The wake-up of an application that has gone may have found no place.
+        if tag == RESUME || !self.is_stalled.load(Ordering::SeqCst) {
+            self.resume(io, &mut all);
+        }
+        if tag != RESUME {
             for command in self.mailbox.drain() {
                 match command {
                     Command::Send(id, bytes) => send(io, &mut all, id, bytes),

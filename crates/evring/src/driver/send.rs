@@ -136,19 +136,15 @@ impl<K: Submit, A: Application> Driver<K, A> {
             }
         }
         match file_bytes {
-            0 => self.io.schedule_revisit(slot),
+            0 if self.io.connection(slot).queue.files() == 0 => self.io.schedule_revisit(slot),
             _ => self.send_no_more_files(slot),
         }
     }
 
     /// Lets a connection wait for its revisit, so that further completions of this turn do not add to what it sends of files.
     fn send_no_more_files(&mut self, slot: u32) {
-        let connection = self.io.connection(slot);
-        // The last step may have ended it.
-        if connection.fd().is_some() {
-            connection.flags |= ConnFlags::HAS_SENT_FILES;
-            self.io.schedule_revisit(slot);
-        }
+        self.io.connection(slot).flags |= ConnFlags::HAS_SENT_FILES;
+        self.io.schedule_revisit(slot);
     }
 
     /// Returns what to do next, as the policy decides.
@@ -178,7 +174,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 return Next::Wait;
             }
             SendStep::Yield => {
-                self.io.schedule_revisit(slot);
+                self.send_no_more_files(slot);
                 return Next::Wait;
             }
         };

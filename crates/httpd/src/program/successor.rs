@@ -265,13 +265,17 @@ fn wait_until_ready(
     let report = read_report(successor, timeout);
     if let Err(error) = &report {
         let has_failed = error.kind() == ErrorKind::BrokenPipe;
-        // Fails if it has ended; then its number is not used without the descriptor.
-        let _ = match &process.descriptor {
+        match &process.descriptor {
             // It says why, and ends.
-            Some(descriptor) if has_failed && wait_for(descriptor, END_TIMEOUT).is_ok() => Ok(()),
-            None if has_failed => Ok(()),
-            _ => process.signal(Signal::KILL),
-        };
+            Some(descriptor) if has_failed && wait_for(descriptor, END_TIMEOUT).is_ok() => {}
+            None if has_failed => {}
+            descriptor => {
+                // Fails if it has ended; then its number is not used without the descriptor.
+                let _ = process.signal(Signal::KILL);
+                // Until then, its number in the pid file is that of a server that runs.
+                let _ = descriptor.as_ref().map(|descriptor| wait_for(descriptor, END_TIMEOUT));
+            }
+        }
     }
     report.map(|report| (process, report))
 }

@@ -80,10 +80,6 @@ impl Builder {
     fn start_generation(mut self, handle: &Handle, purpose: &str) -> Result<(), Error> {
         let _one = handle.0.starting.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_values()?;
-        // Before pipes are read, which are empty at the next try.
-        if !handle.0.has_room() {
-            return Err(Error::StillEnding);
-        }
         self.prepare_site()?;
         let mut of_manager = handle.0.of_manager();
         let more = std::mem::take(&mut self.config.inherited);
@@ -103,6 +99,10 @@ impl Builder {
             Sandbox::new(&self.sandbox, &[])
                 .map_err(|(name, rejection)| Error::Handler(name, rejection))?;
             modules::find_listeners(&mut self.sandbox, &self.config.listen, &inherited)?;
+        }
+        // Before the files that may be pipes, which are empty at the next try.
+        if !handle.0.has_room() {
+            return Err(Error::StillEnding);
         }
         #[cfg(feature = "basic-auth")]
         self.warn_of_plain_passwords(&self.config.listen);
