@@ -1,9 +1,13 @@
 //! Bytes that are held for all connections together, on every mechanism.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::thread;
+use std::time::Duration;
 
+use evring::__private::Usage;
 use evring::files::{Access, FileOp, FileOutcome, FilePath};
 use evring::sockets::BufferSizes;
 use evring::{Application, Chunk, CloseReason, Commands, Cx, Others, RemoteHandle, Root, Rx};
@@ -224,5 +228,46 @@ fn queued_files_were_unbounded() {
         assert!(matches!(next(&receiver), CloseReason::Overrun), "{name}");
         drop(client);
         assert_eq!(server.stop().overruns, 1);
+    });
+}
+
+/// Answers each message, and pauses for a moment, so that the next one arrives meanwhile.
+struct Hesitates;
+
+impl Application for Hesitates {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 1024;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        rx.consume(rx.bytes().len());
+        x.io.send(x.id, Chunk::Copy(b"y"));
+        x.io.set_receiving(x.id, false);
+        x.io.set_deadline(x.id, Some(x.io.now() + Duration::from_millis(2)));
+    }
+
+    fn expired(&mut self, x: Cx<'_, impl Commands, ()>) {
+        x.io.set_receiving(x.id, true);
+    }
+}
+
+#[test]
+fn each_message_that_arrived_in_a_pause_left_another_spare_buffer() {
+    side_by_side(|name| {
+        let (first, max) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let [before, most] = [&first, &max].map(Arc::clone);
+        let inspect = move |usage: &Usage| {
+            let _ = before.compare_exchange(0, usage.spare, Ordering::Relaxed, Ordering::Relaxed);
+            most.fetch_max(usage.spare, Ordering::Relaxed);
+        };
+        let server = Server::start_inspected(name, listening(1), || Hesitates, inspect);
+        let mut client = server.connect();
+        for _ in 0..200 {
+            client.write_all(b"x").unwrap();
+            client.read_exact(&mut [0]).unwrap();
+        }
+        drop(client);
+        server.stop();
+        let [first, max] = [first, max].map(|spare| spare.load(Ordering::Relaxed));
+        assert!(max <= first + 4, "{name}: {first}, then {max}");
     });
 }

@@ -392,6 +392,14 @@ impl<K: Submit> Io<K> {
         self.spare_tails.pop().unwrap_or_default()
     }
 
+    /// Appends to the unconsumed bytes of a connection, in memory kept for reuse.
+    pub(crate) fn append_to_tail(&mut self, slot: u32, bytes: &[u8]) {
+        if self.connection(slot).tail.capacity() == 0 {
+            self.connection(slot).tail = self.spare_tail();
+        }
+        self.connection(slot).tail.append(bytes);
+    }
+
     pub(crate) fn recycle_tail(&mut self, mut tail: Tail) {
         if self.spare_tails.len() < self.max_spare && tail.is_reusable() {
             tail.clear();

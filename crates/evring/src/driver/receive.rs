@@ -57,7 +57,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     fn deliver(&mut self, slot: u32, bytes: RxBuf) {
         let connection = self.io.connection(slot);
         if connection.is_paused() {
-            connection.tail.append(&bytes);
+            self.io.append_to_tail(slot, &bytes);
             self.io.mark_dirty(slot);
             self.cancel_receive(slot);
         } else if connection.tail.is_empty() {
@@ -98,9 +98,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 true => bytes.len(),
                 false => A::MAX_UNCONSUMED.saturating_sub(connection.tail.len()).min(bytes.len()),
             };
-            connection.tail.append(&bytes[..room]);
+            self.io.append_to_tail(slot, &bytes[..room]);
             bytes.advance(room);
-            if !connection.is_paused() {
+            if !self.io.connection(slot).is_paused() {
                 self.offer_tail(slot);
             }
         }
