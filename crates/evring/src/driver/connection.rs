@@ -77,7 +77,7 @@ bitflags! {
         const MAY_BE_FULL = 1 << 19;
         /// It closes to make room for a new connection.
         const EVICTED = 1 << 20;
-        /// It has sent as much of files as it may in this turn, and goes on at the revisit.
+        /// It has sent its maximum of file bytes for this turn. The revisit sends the next ones.
         const HAS_SENT_FILES = 1 << 21;
     }
 }
