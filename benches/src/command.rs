@@ -21,7 +21,7 @@ otherwise; partial results are printed.";
 
 /// Help text after the options of `lab run`.
 const GOALS: &str = "\
-A ratio is the median of its rounds, with its 95 % bootstrap interval. A goal is met if the whole \
+A ratio is the median of its rounds, with its 95 % interval. A goal is met if the whole \
 interval keeps the limit, open if the limit lies in it or the rounds are fewer than five, else missed. \
 A count is judged from one measurement.
 

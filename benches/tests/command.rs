@@ -191,7 +191,7 @@ fn flexsc_files_compares_with_std_and_tokio() {
     let series = outcome["series"].as_array().unwrap();
     for task in ["stat", "read"] {
         let figure = format!("CPU time of a file, {task}, warm");
-        assert_eq!(series.iter().filter(|s| s["figure"] == *figure).count(), 4, "{figure}");
+        assert_eq!(series.iter().filter(|s| s["figure"] == *figure).count(), 5, "{figure}");
     }
 }
 

@@ -54,7 +54,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let site = Site::bare(b"")?;
     let sessions = outcome::directory()?.join("mixed.sessions");
     fs::write(&sessions, listing(&site)?)?;
-    let mut trials = Trials::new(&site, if cx.quick { 1 } else { 2 });
+    let mut trials = Trials::new(&site, if cx.quick { 1 } else { 2 }).may_fail();
     let others = OtherPrograms::watch()?;
     let path = sessions.display().to_string();
     let setting = Setting {

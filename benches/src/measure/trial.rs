@@ -114,6 +114,8 @@ pub(crate) struct Trials<'a> {
     seed: u64,
     /// Maximum number of attempts at a run.
     attempts: usize,
+    /// Whether requests may fail, as the load is more than a server can take.
+    may_fail: bool,
     /// Number of discarded runs.
     discarded: usize,
     /// Number of runs skipped for lack of time.
@@ -130,11 +132,18 @@ impl<'a> Trials<'a> {
             site,
             seed: 1,
             attempts,
+            may_fail: false,
             discarded: 0,
             skipped: 0,
             unreliable: Vec::new(),
             lost: Vec::new(),
         }
+    }
+
+    /// Accepts runs in which requests fail, as the load is more than a server can take. Otherwise times would be those of the
+    /// requests that did not fail.
+    pub(crate) fn may_fail(self) -> Self {
+        Trials { may_fail: true, ..self }
     }
 
     /// Sets the seed of the load of the next runs.
@@ -166,6 +175,10 @@ impl<'a> Trials<'a> {
             trial.memory_bytes = peak.max(server.private()?.saturating_sub(private));
             if let Some(reason) = &trial.observed.partial {
                 return Err(Failure::Run(format!("{peer}: {reason}")));
+            }
+            if !self.may_fail && trial.observed.failures() > 0 {
+                let failed = &trial.observed.failed;
+                return Err(Failure::Run(format!("{peer}: requests failed: {failed:?}")));
             }
             if trial.observed.idle_lost > 0 {
                 let Observation { load, idle, idle_lost, .. } = &trial.observed;

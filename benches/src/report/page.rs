@@ -222,7 +222,7 @@ mod tests {
     fn goals_are_shown_and_the_rest_is_folded() {
         let mut run = Outcome::new("preempt");
         run.ratio("wait_mode_over_send", "send", vec![9.0, 11.0, 12.0, 9.5, 13.0]);
-        run.ratio("epoll_over_send", "send", vec![8.0; 5]);
+        run.ratio("epoll_over_send", "send", vec![8.0; 6]);
         run.point("Time", "us", "send", X::Name("here".into()), spread(&[1.0]).unwrap());
         let page = html(&[run]).unwrap();
         let row = page.lines().find(|line| line.contains("wait_mode_over_send")).unwrap();

@@ -24,8 +24,7 @@ pub(super) fn table(results: &[Outcome]) -> String {
     let overload = of(results, "overload").map_or_else(empty, goodput);
     let peers = of(results, "peers");
     let figure = |figure: &str, series| peers.map_or_else(empty, |run| values(run, figure, series));
-    let floors = of(results, "floors")
-        .map_or_else(empty, |run| values(run, "CPU over that of the floor", "file"));
+    let floors = peers.map_or_else(empty, over_floors);
     let us = |value: f64| format!("{} us", short(value));
     for line in [
         Line {
@@ -69,12 +68,12 @@ pub(super) fn table(results: &[Outcome]) -> String {
             command: "`cargo lab run peers`",
         },
         Line {
-            measured: "CPU time over that of a hard-coded loop with the same replies",
+            measured: "CPU time over that of a hard-coded loop with the same replies, 1 KiB",
             values: floors,
             is_rate: false,
             format: |ratio| format!("{ratio:.2}"),
             against: "a loop without parser or connections: 1",
-            command: "`cargo lab run floors`",
+            command: "`cargo lab run peers`",
         },
     ] {
         text += &line.row();
@@ -115,6 +114,15 @@ impl Line {
 fn values(run: &Outcome, figure: &str, series: &str) -> Vec<(String, f64)> {
     let names = names(run, figure).into_iter().filter(|name| !name.ends_with(" floor"));
     names.filter_map(|name| Some((name.clone(), median(run, figure, series, &name)?))).collect()
+}
+
+/// Returns the CPU time for a file of 1 KiB over that of the floors.
+fn over_floors(run: &Outcome) -> Vec<(String, f64)> {
+    let ratio = |(name, ratio): (&String, &crate::ratio::Ratio)| {
+        let name = name.strip_prefix("file1k_")?.strip_suffix("_vs_floor_cpu")?;
+        Some((name.to_owned(), ratio.value))
+    };
+    run.ratios.iter().filter_map(ratio).collect()
 }
 
 /// Returns the goodput at twice saturation of the usual servers, over that at saturation.

@@ -52,7 +52,7 @@ mod x86_64 {
                     });
                 });
             }
-            let mut passes = Separate::new();
+            let mut passes = Separate::new(Prefer::Fastest);
             group.bench_function(BenchmarkId::new("separate", size), |b| {
                 b.iter(|| {
                     passes.copy(black_box(source), destination);

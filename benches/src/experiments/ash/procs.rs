@@ -181,6 +181,8 @@ fn beside_runaways(server: &mut Server, count: usize) -> Result<(Vec<f64>, Vec<f
     Ok((times, delayed))
 }
 
+/// Returns the 99th percentile: the nearest rank.
 fn p99(sorted: &[f64]) -> f64 {
-    sorted.get(sorted.len() * 99 / 100).copied().unwrap_or(f64::NAN)
+    let rank = (sorted.len() * 99).div_ceil(100);
+    rank.checked_sub(1).map_or(f64::NAN, |at| sorted[at])
 }

@@ -30,7 +30,7 @@ const QUICK: (usize, u64) = (5, 4_000);
 const FULL: (usize, u64) = (25, 40_000);
 
 const NOTES: [&str; 1] = [
-    "Server on core 0, client on core 1, 64 connections with one request each at a time. Requests land in the \
+    "Server on core 0, in a new process in each round, client on core 1, 64 connections with one request each at a time. Requests land in the \
      memory of the handler, which has the whole reply there, and compares the beginning of the request; the reply \
      is that of the file server, byte for byte, in one send. Its Date stays as it is, while the file server writes the \
      present one.",
@@ -41,15 +41,18 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let mut outcome = Outcome::new(EXPERIMENT.id);
     let (rounds, requests) = if cx.quick { QUICK } else { FULL };
     let site = Site::bare(b"")?;
-    let mut files = Loaded::start(&site, None)?;
-    let module = Module::write(&files.reply)?;
-    let mut handler = Loaded::start(&site, Some(&module.0))?;
-    if handler.reply != files.reply {
-        return Err(Failure::Run("the reply of the handler is another one".to_owned()));
-    }
+    let reply = Loaded::start(&site, None)?.reply;
+    let module = Module::write(&reply)?;
+    let measure = |handler| {
+        let mut server = Loaded::start(&site, handler)?;
+        if server.reply != reply {
+            return Err(Failure::Run("the reply of the handler is another one".to_owned()));
+        }
+        server.us_per_request(requests)
+    };
     let mut all = [
-        Contestant::new("file server", move || files.us_per_request(requests)),
-        Contestant::new("handler", move || handler.us_per_request(requests)),
+        Contestant::new("file server", || measure(None)),
+        Contestant::new("handler", || measure(Some(&module.0))),
     ];
     run_rounds(cx, rounds, &mut all)?;
     bars(&mut outcome, FIGURE, "us", "server", &all);

@@ -22,7 +22,7 @@ const NUMBERS: [u32; 5] = [10, 30, 60, 1_000, 5_000];
 const COMPARED: u32 = 120;
 /// Those of them at which system calls are counted.
 const COUNTED: [u32; 2] = [10, 1_000];
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 6;
 
 /// Length of each file of a download.
 const FILE_BYTES: usize = 10 << 20;

@@ -11,7 +11,7 @@ use crate::outcome::{Outcome, X};
 use crate::statistics::Spread;
 
 /// Rounds in a full run.
-pub(super) const ROUNDS: usize = 5;
+pub(super) const ROUNDS: usize = 6;
 /// Rates after the burst and during it, as multiples of saturation.
 const AFTER: f64 = 0.9;
 const BURST: f64 = 3.0;

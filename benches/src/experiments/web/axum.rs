@@ -31,7 +31,7 @@ const HELLO: &str = "CPU time of the server per request, 12 bytes of text";
 const FIELD: &str = "x-lab: 1";
 
 const NOTES: [&str; 2] = [
-    "One thread for each server, on core 0; the client is on core 1, with 64 connections and one request at a time on \
+    "One thread for each server, on core 0, in a new process in each round; the client is on core 1, with 64 connections and one request at a time on \
      each. The CPU time is that of all threads of the server. hyper: `axum::serve` on tokio's runtime with one thread. \
      Both servers run the router of `benches/peers/axum/src/router.rs`; the bodies of their responses are compared.",
     "Three kinds of request, a third of the connections each: text; a path with a parameter, a query and state, answered \
@@ -58,33 +58,30 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let ours = format!("{DEFAULT}/router");
     let contestants =
         [(DEFAULT, ServerKind::Variant, &*ours), ("hyper", ServerKind::Axum, "tokio")];
-    let mut servers = Vec::new();
-    for (name, what, setting) in contestants {
-        let mut server = start(what, setting, &site)?;
-        server.count_children()?;
-        servers.push((name, server));
-    }
-    compare(&servers[0].1, &servers[1].1)?;
+    let [(_, ours, setting), (_, other, of_other)] = contestants;
+    compare(&start(ours, setting, &site)?, &start(other, of_other, &site)?)?;
     let mixed = kinds();
     for (figure, name, kinds) in [
         (MIXED, "router_on_uring_vs_hyper_cpu", &mixed[..]),
         (HELLO, "hello_on_uring_vs_hyper_cpu", &mixed[..1]),
     ] {
         let mut all = Vec::new();
-        for (contestant, server) in &servers {
-            let mix = kinds.iter().cycle().take(CONNECTIONS).cloned().collect();
-            let mut client = Client::new(server.address(), None, mix, FIELD)?;
-            client.requests(WARM_UP)?;
-            let pieces = requests * CONNECTIONS as u64;
-            all.push(Contestant::new(*contestant, move || {
-                us_each(server, pieces, || client.requests(requests))
+        for (contestant, what, setting) in contestants {
+            let site = &site;
+            all.push(Contestant::new(contestant, move || {
+                let mut server = start(what, setting, site)?;
+                server.count_children()?;
+                let mix = kinds.iter().cycle().take(CONNECTIONS).cloned().collect();
+                let mut client = Client::new(server.address(), None, mix, FIELD)?;
+                client.requests(WARM_UP)?;
+                let pieces = requests * CONNECTIONS as u64;
+                us_each(&server, pieces, || client.requests(requests))
             }));
         }
         run_rounds(cx, rounds, &mut all)?;
         bars(&mut outcome, figure, "us", "server", &all);
         ratio(&mut outcome, name, DEFAULT, &all, (DEFAULT, "hyper"));
     }
-    drop(servers);
     outcome.notes.extend(others.note()?);
     outcome.notes.extend(NOTES.map(str::to_owned));
     Ok(outcome)

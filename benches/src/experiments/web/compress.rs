@@ -25,13 +25,15 @@ const BYTES: usize = 20_000;
 /// Rounds, and requests on each connection in a round.
 const QUICK: (usize, u64) = (5, 100);
 const FULL: (usize, u64) = (15, 500);
+/// Requests on each connection before a measurement.
+const WARM_UP: u64 = 10;
 
 const FIGURE: &str = "CPU time of the server per response";
 
 const SIZES: &str = "Bytes of a response";
 
 const NOTES: [&str; 3] = [
-    "Each server has one worker on core 0, the client core 1. gzip at level 1, nginx's default. Our server, which caches \
+    "Each server has one worker on core 0, in a new process in each round, and the client core 1. gzip at level 1, nginx's default. Our server, which caches \
      what it has compressed, runs without its cache here, so that it compresses for each request, in threads of its own \
      on the same core. With the cache, a response costs what one of a small file costs.",
     "Level 1 of zlib-rs is faster than that of nginx's zlib, and compresses less; level 2 compresses as much or more.",
@@ -50,25 +52,31 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let others = OtherPrograms::watch()?;
     let (ours, more) = (format!("{DEFAULT}/gzip-1"), format!("{DEFAULT}/gzip-2"));
     let level_2 = format!("{DEFAULT}, level 2");
+    let started = |what, setting: &str| {
+        let mut server = start(what, setting, &site)?;
+        let request = |n| get(&format!("/{n}.html"), "Accept-Encoding: gzip\r\n");
+        let all_requests = (0..CONNECTIONS).map(request).collect();
+        let field = "content-encoding: gzip";
+        let mut client = Client::new(server.address(), None, all_requests, field)?;
+        client.requests(WARM_UP)?;
+        server.count_children()?;
+        Ok::<_, Failure>((server, client))
+    };
+    let started = &started;
     let mut all = Vec::new();
     for (name, what, setting) in [
         ("nginx", ServerKind::Nginx, "gzip"),
         (DEFAULT, ServerKind::Variant, &ours),
         (&level_2, ServerKind::Variant, &more),
     ] {
-        let mut server = start(what, setting, &site)?;
-        let request = |n| get(&format!("/{n}.html"), "Accept-Encoding: gzip\r\n");
-        let all_requests = (0..CONNECTIONS).map(request).collect();
-        let field = "content-encoding: gzip";
-        let mut client = Client::new(server.address(), None, all_requests, field)?;
-        client.requests(10)?;
-        let bytes = client.received() as f64 / (10 * CONNECTIONS) as f64;
+        let bytes = started(what, setting)?.1.received() as f64;
+        let bytes = bytes / (WARM_UP * CONNECTIONS as u64) as f64;
         if let Some(y) = spread(&[bytes]) {
             outcome.point(SIZES, "", "server", X::Name(name.to_owned()), y);
         }
-        server.count_children()?;
-        let pieces = requests * CONNECTIONS as u64;
         all.push(Contestant::new(name, move || {
+            let (server, mut client) = started(what, setting)?;
+            let pieces = requests * CONNECTIONS as u64;
             us_each(&server, pieces, || client.requests(requests))
         }));
     }

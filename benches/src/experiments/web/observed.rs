@@ -23,10 +23,13 @@ const CONNECTIONS: usize = 64;
 const QUICK: (usize, u64) = (5, 100);
 const FULL: (usize, u64) = (25, 600);
 
+/// Requests on each connection before a measurement.
+const WARM_UP: u64 = 10;
+
 const FIGURE: &str = "CPU time of the server per request, 1 KiB";
 
 const NOTES: [&str; 1] = [
-    "One worker on core 0, the client on core 1, 64 connections with one request at a time. The access log has the \
+    "One worker on core 0, the client on core 1, 64 connections with one request at a time; a new server in each round. The access log has the \
      combined format and goes to a file; the CPU time includes that of the thread that writes it. Metrics are counted, \
      and not read.",
 ];
@@ -39,13 +42,15 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let others = OtherPrograms::watch()?;
     let mut all = Vec::new();
     for name in ["plain", "observed"] {
-        let mut server = start(ServerKind::Variant, &format!("{DEFAULT}/{name}"), &site)?;
-        let all_requests = vec![get("/1k.txt", "User-Agent: lab\r\n"); CONNECTIONS];
-        let mut client = Client::new(server.address(), None, all_requests, "content-length: 1024")?;
-        client.requests(10)?;
-        server.count_children()?;
-        let pieces = requests * CONNECTIONS as u64;
+        let site = &site;
         all.push(Contestant::new(name, move || {
+            let mut server = start(ServerKind::Variant, &format!("{DEFAULT}/{name}"), site)?;
+            let all_requests = vec![get("/1k.txt", "User-Agent: lab\r\n"); CONNECTIONS];
+            let mut client =
+                Client::new(server.address(), None, all_requests, "content-length: 1024")?;
+            client.requests(WARM_UP)?;
+            server.count_children()?;
+            let pieces = requests * CONNECTIONS as u64;
             us_each(&server, pieces, || client.requests(requests))
         }));
     }

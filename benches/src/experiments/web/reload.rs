@@ -29,7 +29,7 @@ const MECHANISMS: [&str; 2] = [DEFAULT, "epoll"];
 
 /// Rounds, and upgrades in a round.
 const QUICK: (usize, u64) = (5, 2);
-const FULL: (usize, u64) = (5, 20);
+const FULL: (usize, u64) = (6, 20);
 
 /// Clients that keep their connections, and as many that connect for each request.
 const CLIENTS: usize = 4;

@@ -49,7 +49,7 @@ const PROBE_STEP: Duration = Duration::from_millis(5);
 
 /// Mechanisms of a quick run.
 const QUICK: [&str; 2] = [DEFAULT, "epoll"];
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 6;
 
 const NOTES: [&str; 3] = [
     "Two servers of one mechanism, without TLS and with it, each with one worker, on core 0; the clients are on core 1. The \

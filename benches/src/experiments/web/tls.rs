@@ -33,7 +33,7 @@ const HANDSHAKE: &str = "CPU time of the server per connection with one request"
 const REQUEST: &str = "CPU time of the server per request, 1 KiB";
 
 const NOTES: [&str; 2] = [
-    "Each server has one worker on core 0, the client core 1. The certificate has a key of ECDSA P-256. The client \
+    "Each server has one worker on core 0, in a new process in each round, and the client core 1. The certificate has a key of ECDSA P-256. The client \
      speaks TLS 1.3 with X25519 and AES-256-GCM, offers no session, and checks each response. nginx has OpenSSL, our \
      server rustls with ring; both send two tickets after a handshake.",
     "A new connection ends after one response of 1 KiB, with `Connection: close`. Open connections: 64, one request at \
@@ -50,45 +50,37 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let others = OtherPrograms::watch()?;
     let ours = format!("{DEFAULT}/tls");
     let all = [("nginx", ServerKind::Nginx, "tls"), (DEFAULT, ServerKind::Variant, &*ours)];
-    let mut servers = Vec::new();
-    for (name, what, setting) in all {
+    let started = |what, setting: &str| {
         let mut server = start(what, setting, &site)?;
         connect(&server, &config, WARM_UP)?;
         server.count_children()?;
-        servers.push((name, server));
-    }
-    let mut handshakes: Vec<_> = servers
-        .iter()
-        .map(|(name, server)| {
-            let work = || connect(server, &config, connections);
-            Contestant::new(*name, move || us_each(server, connections, work))
+        Ok::<_, Failure>(server)
+    };
+    let (started, config) = (&started, &config);
+    let mut handshakes = all.map(|(name, what, setting)| {
+        Contestant::new(name, move || {
+            let server = started(what, setting)?;
+            us_each(&server, connections, || connect(&server, config, connections))
         })
-        .collect();
+    });
     run_rounds(cx, rounds, &mut handshakes)?;
-    let mut clients = Vec::new();
-    for (name, server) in &servers {
-        let request = get("/1k.txt", "");
-        let all = vec![request; CONNECTIONS];
-        let mut client = Client::new(server.address(), Some(&config), all, "content-length: 1024")?;
-        client.requests(WARM_UP)?;
-        clients.push((*name, server, client));
-    }
-    let mut open: Vec<_> = clients
-        .iter_mut()
-        .map(|(name, server, client)| {
+    let mut open = all.map(|(name, what, setting)| {
+        Contestant::new(name, move || {
+            let server = started(what, setting)?;
+            let all = vec![get("/1k.txt", ""); CONNECTIONS];
+            let field = "content-length: 1024";
+            let mut client = Client::new(server.address(), Some(config), all, field)?;
+            client.requests(WARM_UP)?;
             let pieces = requests * CONNECTIONS as u64;
-            Contestant::new(*name, move || us_each(server, pieces, || client.requests(requests)))
+            us_each(&server, pieces, || client.requests(requests))
         })
-        .collect();
+    });
     run_rounds(cx, rounds, &mut open)?;
     bars(&mut outcome, HANDSHAKE, "us", "server", &handshakes);
     bars(&mut outcome, REQUEST, "us", "server", &open);
     // Connections per second of CPU time are the inverse of its time per connection.
     ratio(&mut outcome, "handshakes_vs_nginx", DEFAULT, &handshakes, ("nginx", DEFAULT));
     ratio(&mut outcome, "file1k_tls_vs_nginx_cpu", DEFAULT, &open, (DEFAULT, "nginx"));
-    drop((handshakes, open));
-    drop(clients);
-    drop(servers);
     outcome.notes.extend(others.note()?);
     outcome.notes.extend(NOTES.map(str::to_owned));
     Ok(outcome)

@@ -10,6 +10,9 @@ use ash_sandbox::ilp::{Gauge, Ilp, Mode, Pipe, PipeList, Prefer, State, byte_swa
 /// The sizes of messages: an acknowledgement, a small request, a frame, a page, a large read.
 pub const SIZES: [usize; 5] = [40, 256, 1500, 4096, 65536];
 
+/// Vectors that the loop by hand takes at a time, as many as the kernels.
+const VECTORS: usize = 4;
+
 /// Compiles a list.
 pub fn compile(pipes: impl IntoIterator<Item = Pipe>, mode: Mode, prefer: Prefer) -> (Ilp, State) {
     let mut list = PipeList::new();
@@ -52,10 +55,10 @@ pub struct Separate {
 }
 
 impl Separate {
-    pub fn new() -> Separate {
+    pub fn new(prefer: Prefer) -> Separate {
         Separate {
-            checksum: compile([checksum::pipe()], Mode::Read, Prefer::Fastest),
-            swap: compile([byte_swap::pipe(Gauge::Bits32)], Mode::Write, Prefer::Fastest),
+            checksum: compile([checksum::pipe()], Mode::Read, prefer),
+            swap: compile([byte_swap::pipe(Gauge::Bits32)], Mode::Write, prefer),
         }
     }
 
@@ -77,7 +80,7 @@ impl Separate {
 }
 
 /// Copies, adds 16-bit words and, if `SWAP`, swaps the bytes of 32-bit words, written by hand
-/// for just this: AVX2, sums of 32-bit words in lanes of 64 bits, two vectors at a time.
+/// for just this: AVX2, sums of 32-bit words in lanes of 64 bits, four vectors at a time.
 ///
 /// # Safety
 ///
@@ -89,29 +92,36 @@ pub unsafe fn by_hand<const SWAP: bool>(source: &[u8], destination: &mut [u8]) -
         12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3,
     ));
     let low = _mm256_set1_epi64x(0xffff_ffff);
-    let (mut even, mut odd) = (_mm256_setzero_si256(), _mm256_setzero_si256());
-    let pairs = source.len() / 64;
+    let (mut even, mut odd) =
+        ([_mm256_setzero_si256(); VECTORS], [_mm256_setzero_si256(); VECTORS]);
     let (mut from, mut to) = (source.as_ptr(), destination.as_mut_ptr());
-    for _ in 0..pairs {
-        // SAFETY: `pairs` times 64 bytes are in both slices.
+    let mut vector = |n: usize, from: *const u8, to: *mut u8| {
+        // SAFETY: the loops below stay within both slices.
         unsafe {
-            let first = _mm256_loadu_si256(from.cast());
-            let second = _mm256_loadu_si256(from.add(32).cast());
-            even = _mm256_add_epi64(even, _mm256_and_si256(first, low));
-            odd = _mm256_add_epi64(odd, _mm256_srli_epi64::<32>(first));
-            even = _mm256_add_epi64(even, _mm256_and_si256(second, low));
-            odd = _mm256_add_epi64(odd, _mm256_srli_epi64::<32>(second));
-            let swap = |vector| if SWAP { _mm256_shuffle_epi8(vector, order) } else { vector };
-            _mm256_storeu_si256(to.cast(), swap(first));
-            _mm256_storeu_si256(to.add(32).cast(), swap(second));
-            from = from.add(64);
-            to = to.add(64);
+            let vector = _mm256_loadu_si256(from.add(n * 32).cast());
+            even[n] = _mm256_add_epi64(even[n], _mm256_and_si256(vector, low));
+            odd[n] = _mm256_add_epi64(odd[n], _mm256_srli_epi64::<32>(vector));
+            let vector = if SWAP { _mm256_shuffle_epi8(vector, order) } else { vector };
+            _mm256_storeu_si256(to.add(n * 32).cast(), vector);
         }
+    };
+    let vectors = source.len() / 32;
+    for _ in 0..vectors / VECTORS {
+        for n in 0..VECTORS {
+            vector(n, from, to);
+        }
+        (from, to) = (from.wrapping_add(VECTORS * 32), to.wrapping_add(VECTORS * 32));
     }
-    let sums = _mm256_add_epi64(even, odd);
+    for n in 0..vectors % VECTORS {
+        vector(n, from, to);
+    }
+    let mut sums = _mm256_setzero_si256();
+    for n in 0..VECTORS {
+        sums = _mm256_add_epi64(sums, _mm256_add_epi64(even[n], odd[n]));
+    }
     let sums = _mm_add_epi64(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
     let mut sum = (_mm_cvtsi128_si64(sums) as u64) + (_mm_extract_epi64::<1>(sums) as u64);
-    let (source, destination) = (&source[pairs * 64..], &mut destination[pairs * 64..]);
+    let (source, destination) = (&source[vectors * 32..], &mut destination[vectors * 32..]);
     let mut words = source.chunks_exact(4);
     let mut places = destination.chunks_exact_mut(4);
     for (word, place) in (&mut words).zip(&mut places) {
