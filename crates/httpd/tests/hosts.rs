@@ -6,8 +6,9 @@ use std::fs;
 use std::net::TcpStream;
 use std::path::Path;
 
-use evring_httpd::Server;
+use evring_httpd::body::RequestBody;
 use evring_httpd::options::{AccessLog, FileOptions, HostName, HostOptions, Limits, LogFormat};
+use evring_httpd::{Head, Request, Server};
 use serving::{Client, ParsedResponse, on_every_backend};
 
 const LARGE: usize = 200_000;
@@ -182,6 +183,24 @@ fn hosts_that_cannot_be_served_are_refused() {
     nothing.root = None;
     let error = start(vec![nothing]).unwrap_err().to_string();
     assert!(error.contains("a directory, or redirects"), "{error}");
+}
+
+#[test]
+fn handlers_saw_the_host_of_the_field_and_not_that_of_the_target() {
+    on_every_backend(|backend| {
+        let of_head = |head: &Head<'_>| head.field("host").unwrap_or_default().to_vec();
+        let of_request =
+            async |request: Request<RequestBody>| request.headers()["host"].as_bytes().to_vec();
+        let server = Server::builder().backend(backend).listen("127.0.0.1:0");
+        let server = server.route("/head", of_head).route("/request", of_request).start().unwrap();
+        let mut client = connect(&server);
+        for path in ["/head", "/request"] {
+            for (target, host) in [("", "field"), ("http://target", "target")] {
+                let response = get(&mut client, "field", &format!("{target}{path}"), "");
+                assert_eq!(text(&response), host, "{backend}: {target}{path}");
+            }
+        }
+    });
 }
 
 /// Writes a file of users with one user, whose password is `word`.

@@ -19,7 +19,7 @@ use ::tower::{Layer, Service};
 use evring_httpd::body::{BodyError, RequestBody};
 use evring_httpd::bytes::Bytes;
 use evring_httpd::http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRAILER};
-use evring_httpd::http::{Response, StatusCode};
+use evring_httpd::http::{Method, Response, StatusCode};
 use evring_httpd::options::Limits;
 use evring_httpd::{Builder, Request, Server};
 use http_body::{Body, Frame, SizeHint};
@@ -311,6 +311,25 @@ fn trailers_of_a_response_were_dropped() {
         client.send(b"GET /declared HTTP/1.0\r\nTE: trailers\r\n\r\n");
         assert_eq!(client.response(true).body, b"abcde", "{backend}");
         client.expect_end();
+    });
+}
+
+/// As a router removes the body for HEAD.
+#[test]
+fn head_of_a_service_whose_length_is_unknown_had_length_0() {
+    on_every_backend(|backend| {
+        let service = service_fn(async |request: Incoming| {
+            let body = if request.method() == Method::HEAD { "" } else { "abcde" };
+            Ok::<_, Infallible>(Response::new(body.to_owned()))
+        });
+        let server = builder(backend).route("/", service).start().unwrap();
+        let mut client = connect(&server);
+        client.send(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
+        let head = client.response(false);
+        assert_eq!((head.status, head.field("Content-Length")), (200, None), "{backend}");
+        client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        let full = client.response(true);
+        assert_eq!((full.field("Content-Length"), &full.body[..]), (Some("5"), &b"abcde"[..]));
     });
 }
 

@@ -7,6 +7,7 @@ use crate::message::head_errors::{
     Classified, EMPTY_LINE, NoRequest, classify_head, start_of_line,
 };
 use crate::message::host::is_host;
+use crate::message::path::split_authority;
 use crate::message::split::{FieldSpan, RequestLine, Span, next_field, request_line};
 use crate::message::status::Status;
 
@@ -49,7 +50,7 @@ pub(crate) struct RequestHead<'a> {
     pub(crate) wants_upgrade: bool,
     /// The fields, by their positions in the head.
     fields: &'a [FieldSpan],
-    /// The head as it arrived.
+    /// The head as it arrived. If the target names a host, that of `fields` is this one, and another may be here.
     pub(crate) head: &'a [u8],
 }
 
@@ -199,7 +200,23 @@ pub(crate) fn parse<'a>(
             parse_changed(copy, (fields, host), limits)?
         }
     };
-    Ok(RequestHead { fields: &fields[..num_fields], ..request })
+    let fields = &mut fields[..num_fields];
+    if !request.target.starts_with(b"/") {
+        take_host_of_target(&request, fields);
+    }
+    Ok(RequestHead { fields, ..request })
+}
+
+/// Replaces the value of Host by the host of a target in absolute form, so that every reader of the head finds the same host
+/// (RFC 9112, section 3.2.2).
+#[cold]
+fn take_host_of_target(request: &RequestHead<'_>, fields: &mut [FieldSpan]) {
+    let Ok((authority, _)) = split_authority(request.target) else { return };
+    let is_host =
+        |field: &&mut FieldSpan| field.name.of(request.head).eq_ignore_ascii_case(b"host");
+    if let Some(field) = fields.iter_mut().find(is_host) {
+        field.value = Span::of_part(request.head, authority);
+    }
 }
 
 /// Parses a head whose minor version was changed.

@@ -300,7 +300,14 @@ impl Handlers {
             Err(status) => return context.send_error(x, status, options.ending()),
         };
         let exchange = Exchange::new(Stage::Handler(response), options);
-        let proceed = self.begin(context, x, Exchange { task: Some(task), incoming, ..exchange });
+        let exchange = Exchange { task: Some(task), incoming, ..exchange };
+        let proceed = if exchange.incoming.is_some() {
+            // What has arrived of the body is passed to it next, and then it is polled.
+            x.state.work = Some(Box::new(PendingWork::Exchange(exchange)));
+            true
+        } else {
+            self.begin(context, x, exchange)
+        };
         if let Some(exchange) = x.state.exchange()
             && context.logs_requests()
         {

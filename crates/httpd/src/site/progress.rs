@@ -349,7 +349,9 @@ pub(crate) fn receive(
         exchange.next_bytes = if exchange.open_incoming().is_none() { rx.bytes().len() } else { 0 };
         exchange.at_end |= rx.eof() && exchange.next_bytes > 0 && begins_request(rx.bytes());
         let is_full = !exchange.paused && !exchange.receives_next();
-        if (fed != Fed::Nothing || is_full)
+        // It was not polled yet, so that it has first what arrived with the head.
+        let is_new = exchange.waits_for == WaitsFor::Nothing;
+        if (fed != Fed::Nothing || is_full || is_new)
             && let Progress::Ended(proceed) = proceed(context, conversion, x)
         {
             return proceed;

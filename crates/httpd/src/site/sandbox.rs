@@ -353,7 +353,7 @@ fn has_run(outcome: &Outcome) -> bool {
 }
 
 /// Returns a head that begins with its request line, and whose target has a canonical path, by which files and passwords are
-/// found, too.
+/// found, too. The host of a target in absolute form becomes that of the Host field.
 fn canonical_head<'a>(request: &RequestHead<'a>, name: &[u8]) -> Cow<'a, [u8]> {
     let RequestHead { head, target, .. } = *request;
     // Handlers look for the method in the first bytes, in front of which a client may send empty lines.
@@ -364,7 +364,17 @@ fn canonical_head<'a>(request: &RequestHead<'a>, name: &[u8]) -> Cow<'a, [u8]> {
     }
     // The method, which comes first, contains no slash.
     let at = memchr::memmem::find(head, target).unwrap_or_default();
-    Cow::Owned([&head[..at], name, &target[query..], &head[at + target.len()..]].concat())
+    let (method, rest) = (&head[..at], &head[at + target.len()..]);
+    let mut fields = request.fields();
+    let host = fields.find(|(name, _)| name.eq_ignore_ascii_case(b"host"));
+    let Some((field, host)) = host.filter(|_| !target.starts_with(b"/")) else {
+        return Cow::Owned([method, name, &target[query..], rest].concat());
+    };
+    let end_of_name = field.as_ptr().addr() + field.len() - rest.as_ptr().addr();
+    let (before, line) = rest.split_at(end_of_name);
+    let after = &line[memchr::memchr(b'\r', line).unwrap_or_default()..];
+    let host = [b": ", host].concat();
+    Cow::Owned([method, name, &target[query..], before, &host, after].concat())
 }
 
 /// Writes the fields that a response of a handler needs and does not have (RFC 9110, section 6.6.1, and RFC 9112, section
@@ -417,4 +427,30 @@ fn send<'a>(
         }
     }
     Sent { status, ..Sent::new(Status::OK, body_bytes, queued) }.close(x.io, x.id, options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::Limits;
+    use crate::message::request::{HeadMemory, parse};
+
+    #[test]
+    fn handlers_get_the_path_and_the_host_that_the_server_uses() {
+        for (line, fields, canonical) in [
+            ("GET /a?b", "Host: h\r\nX: y\r\n", "GET /a?b HTTP/1.1\r\nHost: h\r\nX: y\r\n\r\n"),
+            ("GET /%61?%61", "Host: h\r\n", "GET /a?%61 HTTP/1.1\r\nHost: h\r\n\r\n"),
+            (
+                "GET http://t:8/%61?b",
+                "X: y\r\nhost:h.test\r\nZ: host: h\r\n",
+                "GET /a?b HTTP/1.1\r\nX: y\r\nhost: t:8\r\nZ: host: h\r\n\r\n",
+            ),
+        ] {
+            let mut memory = HeadMemory::new();
+            let head = format!("{line} HTTP/1.1\r\n{fields}\r\n");
+            let request = parse(head.as_bytes(), &mut memory, &Limits::default()).unwrap();
+            let head = canonical_head(&request, b"/a");
+            assert_eq!(head.escape_ascii().to_string(), canonical.escape_default().to_string());
+        }
+    }
 }

@@ -3,15 +3,16 @@
 use std::error::Error;
 use std::future::poll_fn;
 use std::io;
+use std::iter;
 use std::mem;
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use http::Version;
 use http::header::{self, HeaderMap, HeaderName};
 use http::request::Parts;
+use http::{Method, Version};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use thread_local::ThreadLocal;
 use tower_service::Service;
@@ -47,16 +48,17 @@ where
 {
     fn into_handler(self) -> impl Handler {
         let services = PerThread::new(self);
-        WaitingHandler(move |head, body| {
+        WaitingHandler(move |head: Parts, body| {
             let mut service = services.get();
             async move {
-                let accepts_trailers = accepts_trailers(&head);
+                let (is_head, accepts_trailers) =
+                    (head.method == Method::HEAD, accepts_trailers(&head));
                 let answer = async {
                     poll_fn(|context| service.poll_ready(context)).await?;
                     service.call(Request::from_parts(head, body)).await
                 };
                 match answer.await {
-                    Ok(response) => Ok(convert(response, accepts_trailers).await.into()),
+                    Ok(response) => Ok(convert(response, is_head, accepts_trailers).await.into()),
                     Err(reason) => {
                         error!("a service failed: {}", reason.into());
                         Err(Status::INTERNAL)
@@ -95,7 +97,7 @@ fn accepts_trailers(head: &Parts) -> bool {
 
 /// Converts a response. A body that is complete at once is sent with its head. A body with a Trailer field is sent in
 /// chunks if its trailer fields may be sent.
-async fn convert<B>(response: http::Response<B>, accepts_trailers: bool) -> Response
+async fn convert<B>(response: http::Response<B>, is_head: bool, accepts_trailers: bool) -> Response
 where
     B: HttpBody + Send + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
@@ -104,7 +106,10 @@ where
     let mut body = Box::pin(body);
     let len = body.size_hint().exact().or_else(|| declared_length(&head.headers));
     if body.is_end_stream() {
-        return Response::from_parts(head, Body::default());
+        // A router removes the body for HEAD, whose length is not known then, unless a field has it (RFC 9110, section 8.6).
+        let is_unknown = is_head && declared_length(&head.headers).is_none();
+        let body = if is_unknown { Body::pieces(iter::empty()) } else { Body::default() };
+        return Response::from_parts(head, body);
     }
     let announces_trailers = accepts_trailers && head.headers.contains_key(header::TRAILER);
     let len = if announces_trailers { None } else { len };

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Write};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use evring_httpd::body::{Body, BodyError, RequestBody};
 use evring_httpd::bytes::Bytes;
@@ -44,6 +44,26 @@ fn pieces_of_a_channel_arrive_one_by_one() {
         first.response(false);
         drop(sender);
         first.expect_reset();
+    });
+}
+
+#[test]
+fn handler_that_left_a_body_that_had_arrived_closed_the_connection() {
+    on_every_backend(|backend| {
+        let handler = async |_: Request<RequestBody>| "ready";
+        let server = builder(backend).route("/", handler).start().unwrap();
+        let mut client = connect(&server);
+        let chunked = "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n";
+        for body in ["Content-Length: 2\r\n\r\nab", chunked] {
+            client.send(format!("POST / HTTP/1.1\r\nHost: a\r\n{body}").as_bytes());
+            let response = client.response(true);
+            assert_eq!(response.field("Connection"), None, "{backend}: {body}");
+            assert_eq!((response.status, &response.body[..]), (200, &b"ready"[..]));
+        }
+        // With the rest of a body that has not arrived, it closes.
+        client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\na");
+        assert_eq!(client.response(true).field("Connection"), Some("close"), "{backend}");
+        client.expect_end();
     });
 }
 
@@ -136,6 +156,11 @@ fn body_of_a_request_waits_for_its_handler() {
         let mut client = connect(&server);
         let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LEN}\r\n\r\n");
         client.send(head.as_bytes());
+        let until = Instant::now() + LONG;
+        while gate.lock().unwrap().1.is_none() {
+            assert!(Instant::now() < until, "{backend}: the handler was not called");
+            thread::sleep(Duration::from_millis(1));
+        }
         // The kernel's buffers fill up.
         let piece = vec![b'x'; 1 << 16];
         let mut sent = 0;
