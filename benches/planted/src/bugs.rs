@@ -159,9 +159,9 @@ bugs! {
 
     /// Bytes that arrive while the application has paused are lost.
     PausedBytesLost, "crates/evring/src/driver/receive.rs":
-        "connection.tail.append(&bytes);" =>
+        "self.io.append_to_tail(slot, &bytes);" =>
         "if !PLANTED {
-            connection.tail.append(&bytes);
+            self.io.append_to_tail(slot, &bytes);
         }";
 
     /// A wake-up is never acknowledged, so later ones are suppressed.

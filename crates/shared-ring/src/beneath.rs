@@ -86,6 +86,9 @@ pub(crate) fn open(at: PathAt<Fd, &CStr>, flags: OFlags, disk: Blocking) -> Resu
             tries += 1;
         }
     }
+    if matches!(opened, Err(Errno::PERM)) && is_filtered(borrow(&root)) {
+        opened = Err(Errno::NOSYS);
+    }
     match opened {
         Err(Errno::NOSYS) if disk == Blocking::NoBlock => Err(Errno::AGAIN),
         Err(Errno::NOSYS) if symlinks == SymlinkPolicy::Anywhere => {
@@ -94,6 +97,15 @@ pub(crate) fn open(at: PathAt<Fd, &CStr>, flags: OFlags, disk: Blocking) -> Resu
         Err(Errno::NOSYS) => open_by_component(borrow(&root), path, flags),
         opened => opened,
     }
+}
+
+/// Returns whether a filter of system calls forbids openat2(2), as that of systemd 247 does. Without a filter, opening a
+/// directory for its path alone does not fail with this error.
+#[cold]
+fn is_filtered(root: BorrowedFd<'_>) -> bool {
+    let flags = STAT_FLAGS | OFlags::DIRECTORY;
+    let opened = fs::openat2(root, c".", flags, Mode::empty(), ResolveFlags::empty());
+    matches!(opened, Err(Errno::PERM))
 }
 
 /// Returns whether a path is absolute or has a `..`.

@@ -4,12 +4,13 @@ use std::fmt;
 use std::io;
 use std::mem::offset_of;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
 use rustix::net::addr::SocketAddrArg;
 
+use crate::descriptor::set_option;
 use crate::{Fd, GatherList, RxBuf};
 
 /// A received datagram, in its receive buffer.
@@ -54,18 +55,7 @@ impl Datagram {
     /// # Errors
     /// Those of setsockopt(2).
     pub fn note_arrivals(socket: impl AsFd) -> io::Result<()> {
-        let on: libc::c_int = 1;
-        // SAFETY: the option is an integer, and the kernel reads one integer.
-        let result = unsafe {
-            libc::setsockopt(
-                socket.as_fd().as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_TIMESTAMPNS,
-                (&raw const on).cast(),
-                size_of_val(&on) as libc::socklen_t,
-            )
-        };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
     }
 
     /// Takes a buffer that recvmsg(2) has filled in this layout. `None` if it has no internet address: the receiving

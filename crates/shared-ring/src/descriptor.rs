@@ -1,6 +1,7 @@
 //! Descriptors: owners, and the numbers by which operations name them.
 
 use std::fmt;
+use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 /// Owns a descriptor of a machine, usually a socket.
@@ -161,4 +162,18 @@ impl fmt::Debug for Fd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "fd {}", self.0)
     }
+}
+
+/// Sets a socket option that is an integer (setsockopt(2)).
+pub(crate) fn set_option(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let size = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the kernel reads at most `size` bytes, which `value` has.
+    let result =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), size) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -36,7 +36,8 @@ pub unsafe trait Submit {
     /// Posts an operation. If it can't be done at once, its completions carry `token`. The token's
     /// kind is [`OpKind::Accept`](crate::OpKind::Accept) for an accept,
     /// [`OpKind::Receive`](crate::OpKind::Receive) for a receive,
-    /// [`OpKind::Call`](crate::OpKind::Call) for a system call, and another one for the rest.
+    /// [`OpKind::Call`](crate::OpKind::Call) for a system call, and another one for the rest. The
+    /// close of a listening socket may have that of its accept.
     ///
     /// # Errors
     /// Hands the operation back if the table of operations is full, or if an operation with `token`

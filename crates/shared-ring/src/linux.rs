@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -13,7 +13,7 @@ use rustix::net::{self, RecvFlags, SendFlags, SocketFlags, sockopt};
 use rustix::thread::gettid;
 
 use crate::datagram;
-use crate::descriptor::borrow;
+use crate::descriptor::{borrow, set_option};
 use crate::disk;
 use crate::listening::{clamp, socket_for};
 use crate::offload::OffloadThreads;
@@ -40,34 +40,14 @@ pub(crate) fn take(socket: Socket) -> OwnedFd {
 
 /// Sets `TCP_NOTSENT_LOWAT`, which rustix lacks.
 fn set_unsent_limit(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
-    // SAFETY: the option is an integer, and the kernel reads one integer.
-    let result = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_NOTSENT_LOWAT,
-            (&raw const bytes).cast(),
-            size_of_val(&bytes) as libc::socklen_t,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    // The kernel reads an unsigned integer.
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes.cast_signed())
 }
 
 /// Defers the choice of the port until connect(2), so that each local address can use all ports
 /// for each peer (ip(7), `IP_BIND_ADDRESS_NO_PORT`).
 fn choose_port_later(fd: &OwnedFd) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    // SAFETY: the option is an integer, and the kernel reads one integer.
-    let result = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::IPPROTO_IP,
-            libc::IP_BIND_ADDRESS_NO_PORT,
-            (&raw const on).cast(),
-            size_of_val(&on) as libc::socklen_t,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    set_option(fd.as_fd(), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
 /// Returns the kernel's state of a TCP socket (tcp(7), `TCP_INFO`).

@@ -49,14 +49,14 @@ pub fn accept(system: &mut impl System, listener: Fd) -> Result<Socket, Errno> {
     retry_on_intr(|| system.accept(&listener))
 }
 
-/// Returns whether the connection was aborted before it was accepted; accept(2) lists these errors.
+/// Returns whether the connection was aborted before it was accepted; accept(2) lists these errors. (It also lists `EPERM`,
+/// which a security module returns, and then the connection stays in the queue.)
 #[must_use]
 pub fn is_aborted_accept(errno: Errno) -> bool {
     matches!(
         errno,
         Errno::CONNABORTED
             | Errno::PROTO
-            | Errno::PERM
             | Errno::NETDOWN
             | Errno::NOPROTOOPT
             | Errno::HOSTDOWN
@@ -189,14 +189,19 @@ pub fn read_first(
     (len, is_last): (&mut u32, &mut bool),
 ) -> Range<u64> {
     let reads_ahead = ahead.begin(socket);
-    if file.note_read_ahead(reads_ahead) {
-        system.set_read_ahead(file.fd(), reads_ahead);
-    }
+    set_read_ahead(system, file, reads_ahead);
     cut_to_block(offset, (len, is_last));
     let max = if reads_ahead { MAX_READ_BYTES } else { MAX_EXACT_READ_BYTES };
     *is_last &= *len <= max;
     *len = (*len).min(max);
     FileRange { file: file.fd(), offset, len: *len }.range()
+}
+
+/// Sets whether the kernel reads ahead in a file, if that changes.
+pub(crate) fn set_read_ahead(system: &mut impl System, file: &File, on: bool) {
+    if file.note_read_ahead(on) {
+        system.set_read_ahead(file.fd(), on);
+    }
 }
 
 /// Cuts the `len` of a part that is not sent at once to the rest of its block; then the part `is_last` no longer. The file may

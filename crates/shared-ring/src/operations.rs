@@ -326,6 +326,10 @@ impl<S: System, N: Default, O: Offload> Operations<S, N, O> {
         };
         match read.unwrap_or_else(|| self.system.file_work(&job)) {
             Err(errno) if FileJob::would_block(errno) => {
+                if let FileOp::Read(file, _) = &op {
+                    // Sends of the file may have switched it off.
+                    nonblocking::set_read_ahead(&mut self.system, file, true);
+                }
                 self.offload_file(token, Op::File(op), job, FileJob::is_cold(errno))
             }
             result => Ok(Submitted::Done(result.into())),

@@ -38,8 +38,7 @@ impl<T: Transform> Sessions<T> {
 
     /// Returns the transformation of a connection.
     fn transform(&self, id: ConnId) -> Option<&T> {
-        let session = self.slots.get(id.slot() as usize)?.as_ref();
-        session.filter(|session| session.id == id).map(|session| &session.transform)
+        self.find(id).map(|session| &session.transform)
     }
 
     pub(super) fn find(&self, id: ConnId) -> Option<&Session<T>> {

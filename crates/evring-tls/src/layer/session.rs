@@ -41,6 +41,8 @@ impl Pace {
     const FIRST_CHECK: Duration = Duration::from_millis(100);
 
     pub(super) fn new(bytes_per_second: u32, interval: Duration) -> Self {
+        // An `Instant` holds no more than some centuries.
+        let interval = interval.min(Duration::from_secs(365 * 24 * 3600));
         let bytes = interval.as_nanos() * u128::from(bytes_per_second);
         Pace { interval, min_bytes: bytes.div_ceil(1_000_000_000).max(1) }
     }

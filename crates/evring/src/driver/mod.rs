@@ -330,7 +330,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// connections and listeners.
     pub(crate) fn end_turn(&mut self) {
         let now = self.io.kernel.now();
-        // Bounded by the number of timers: a deadline set in the past waits for the next turn.
+        // Bounded, as an application may set deadlines that have passed again and again.
         for _ in 0..self.io.connections.len() + self.io.config.max_timers as usize {
             match self.io.wheel.expired(now) {
                 Some(Expired::Connection(slot)) => self.expired(slot),

@@ -117,11 +117,13 @@ impl FlexScKernel {
             (_, _) if end.is_some() => Ok(()),
             (_, Err(Errno::INTR)) => self.post_file(token),
             (FileStage::Opening(Blocking::NoBlock), Err(errno))
-                if FileJob::would_block(errno) || errno == Errno::NOSYS =>
+                if FileJob::would_block(errno) || may_lack_openat2(errno) =>
             {
                 self.open(token, Blocking::MayBlock)
             }
-            (FileStage::Opening(Blocking::MayBlock), Err(Errno::NOSYS | Errno::AGAIN)) => {
+            (FileStage::Opening(Blocking::MayBlock), Err(errno))
+                if errno == Errno::AGAIN || may_lack_openat2(errno) =>
+            {
                 return self.open_by_job(token);
             }
             (FileStage::Reading(mut stage, disk), Ok(len)) => {
@@ -200,3 +202,8 @@ fn ends_file(offset: u64, disk: Blocking) -> bool {
 
 /// The size of a page, or a part of it.
 const MIN_PAGE_BYTES: u64 = 4096;
+
+/// Returns whether an error of openat2(2) may mean that the kernel lacks the call, or that a filter forbids it. A job finds out.
+fn may_lack_openat2(errno: Errno) -> bool {
+    matches!(errno, Errno::NOSYS | Errno::PERM)
+}

@@ -236,7 +236,7 @@ impl<R: Ring> UringKernel<R> {
         Some(Completion::by_thread(token, outcome, state.was_cold))
     }
 
-    /// Has a thread read, write or open, as the ring has refused to. Linux 6.1 to 6.4 does so for a file that is open with
+    /// Lets a thread do what the ring has refused: read, write or open. Linux 6.1 to 6.4 does so for a file that is open with
     /// `O_NONBLOCK` and lies on a block device without a non-blocking mode, such as an encrypted one. Every version does for
     /// a path with a link, if anything is renamed meanwhile.
     #[cold]
@@ -305,7 +305,7 @@ impl<R: Ring> UringKernel<R> {
         ended
     }
 
-    /// Returns the buffer that a receive has filled.
+    /// Returns the buffer that a receive has filled. The buffer of one that has failed is given back.
     ///
     /// # Safety
     /// A completion of a receive with this group has just reported the result and the flags, and they are used only
@@ -316,9 +316,11 @@ impl<R: Ring> UringKernel<R> {
         result: Result<u32, Errno>,
         flags: u32,
     ) -> Option<RxBuf> {
-        let (len, id) = (result.ok()?, cqueue::buffer_select(flags)?);
+        let id = cqueue::buffer_select(flags)?;
+        let len = result.unwrap_or(0) as usize;
         // SAFETY: by the caller's promise.
-        Some(unsafe { self.owned.groups[group.index()].filled(id, len as usize) })
+        let bytes = unsafe { self.owned.groups[group.index()].filled(id, len) };
+        result.is_ok().then_some(bytes)
     }
 
     fn received(

@@ -87,6 +87,8 @@ impl<R: Ring> UringKernel<R> {
             FileOp::Read(file, part) => match self.read_now(token, file.fd(), part) {
                 Some(Err(errno)) if FileJob::would_block(errno) => {
                     was_cold = FileJob::is_cold(errno);
+                    // Sends of the file may have switched it off.
+                    nonblocking::set_read_ahead(&mut self.system, file, true);
                 }
                 Some(done) => return Ok(Submitted::Done(done.into())),
                 None => {}

@@ -11,9 +11,11 @@ mod tasks;
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::panic::resume_unwind;
+use std::time::Duration;
 
-use shared_ring::Submit;
+use shared_ring::__private::catch_panic;
 use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
+use shared_ring::{Errno, Submit};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
 
@@ -69,8 +71,12 @@ impl Multiplexer for Tokio {
             .enable_io()
             .enable_time()
             .max_blocking_threads(DISK_THREADS)
+            .thread_keep_alive(Duration::MAX)
             .build()
             .map_err(system_error)?;
+        // tokio panics if it has no thread for a job and cannot start one, so the first one is started here and stays.
+        catch_panic(|| drop(runtime.spawn_blocking(|| ())))
+            .ok_or_else(|| system_error(Errno::AGAIN.into()))?;
         let runtime = Unjoined(Some(runtime));
         let mut submit = TokioSubmit::new(config)?;
         let roots = open_roots(submit.host_mut(), config)?;
