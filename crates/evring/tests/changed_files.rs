@@ -20,7 +20,7 @@ use evring::{
     Application, Chunk, Close, CloseReason, Commands, Config, ConnId, Cx, FileDelivery, Root, Rx,
 };
 use rustix::net::sockopt::set_socket_recv_buffer_size;
-use server::{Server, TIMEOUT, ask, listening, one_by_one, side_by_side};
+use server::{Server, TIMEOUT, ask, in_time, listening, one_by_one, side_by_side};
 
 const FILE_BYTES: usize = 4 << 20;
 
@@ -107,14 +107,6 @@ fn set_modified(path: &Path, secs: u64) {
 fn append(path: &Path) {
     let mut file = fs::File::options().append(true).open(path).unwrap();
     file.write_all(&[2; 100_000]).unwrap();
-}
-
-/// Repeats a test that returns false if the machine was too slow for it.
-fn in_time(name: &str, test: impl Fn() -> bool) {
-    let until = Instant::now() + 3 * TIMEOUT;
-    while !test() {
-        assert!(Instant::now() < until, "{name}: never in time");
-    }
 }
 
 /// Returns an application that sends a file of this length to each client, and reports why connections closed.

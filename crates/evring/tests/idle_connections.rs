@@ -10,7 +10,7 @@ use evring::{AcceptPolicy, Application, Chunk, Close, Commands, ConnId, Cx, List
 
 use crate::last_replies::connect_narrow;
 use crate::replies_ok::{LARGE, answers, expect_ok};
-use crate::server::{Server, ask, listening, one_by_one, side_by_side};
+use crate::server::{Server, ask, in_time, listening, one_by_one, side_by_side};
 
 #[test]
 fn idle_connections_blocked_new_ones() {
@@ -35,11 +35,11 @@ fn idle_connections_blocked_new_ones() {
     });
 }
 
-/// The bound is far above the time of a round, and other programs that run do not move the median.
+/// The bound is far above the time of a round.
 #[test]
 fn new_client_is_served_within_100_ms_while_idle_ones_fill_the_server() {
     const ROUNDS: usize = 11;
-    one_by_one(|name| {
+    let serves = |name| {
         let (server, ..) = answers(name, listening(1).with(|c| c.max_connections = 20));
         let mut clients: Vec<_> = (0..20).map(|_| server.connect()).collect();
         let mut times: Vec<_> = (0..20 + ROUNDS)
@@ -55,9 +55,10 @@ fn new_client_is_served_within_100_ms_while_idle_ones_fill_the_server() {
             .skip(20)
             .collect();
         times.sort_unstable();
-        assert!(times[ROUNDS / 2] < Duration::from_millis(100), "{name}: {times:?}");
         assert_eq!(server.stop().idle_closed, ROUNDS as u64, "{name}");
-    });
+        times[ROUNDS / 2] < Duration::from_millis(100)
+    };
+    one_by_one(|name| in_time(name, || serves(name)));
 }
 
 /// The bound is as above.
@@ -65,7 +66,7 @@ fn new_client_is_served_within_100_ms_while_idle_ones_fill_the_server() {
 fn clients_that_came_together_waited_for_a_search_each() {
     const CLIENTS: usize = 50;
     const ROUNDS: usize = 5;
-    one_by_one(|name| {
+    let serves = |name| {
         let config = listening(1).with(|c| c.max_connections = CLIENTS as u32);
         let (server, ..) = answers(name, config);
         let mut times = Vec::new();
@@ -83,9 +84,10 @@ fn clients_that_came_together_waited_for_a_search_each() {
             idle.extend(clients);
         }
         times.sort_unstable();
-        assert!(times[ROUNDS / 2] < Duration::from_millis(100), "{name}: {times:?}");
         assert_eq!(server.stop().idle_closed, (CLIENTS * ROUNDS) as u64, "{name}");
-    });
+        times[ROUNDS / 2] < Duration::from_millis(100)
+    };
+    one_by_one(|name| in_time(name, || serves(name)));
 }
 
 #[test]

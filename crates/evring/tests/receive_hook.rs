@@ -2,7 +2,7 @@
 
 use crate::server;
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 
 use evring::hooks::{Hooked, ReceiveHook};
 use evring::{Application, Chunk, Close, Commands, ConnId, Cx, Listener, Rx};
@@ -78,7 +78,8 @@ fn hook_answers_before_the_application_on_every_mechanism() {
         let mut other = server.connect_to(1);
         ask(&mut other, b"ping\n", b"4 ping\n");
         client.write_all(b"reset\n").unwrap();
-        assert!(client.read(&mut [0]).is_err(), "the hook resets the connection");
+        let end = client.read(&mut [0]).map_err(|error| error.kind());
+        assert_eq!(end, Err(ErrorKind::ConnectionReset), "by the hook");
         drop(other);
         let stats = server.stop();
         assert_eq!((stats.accepted, stats.closed), (2, 2));

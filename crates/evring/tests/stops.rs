@@ -29,7 +29,7 @@ impl Application for IgnoresStops {
 
 #[test]
 fn stop_took_twice_the_drain_timeout() {
-    const DRAIN: Duration = Duration::from_secs(3);
+    const DRAIN: Duration = Duration::from_secs(8);
     side_by_side(|name| {
         let (sender, receiver) = mpsc::channel();
         let server = Server::start(name, listening(1).with(|c| c.drain_timeout = DRAIN), || {

@@ -488,16 +488,20 @@ fn process_that_rang_without_answers_kept_a_thread_of_the_server_busy() {
     let (upcalls, _) = Upcalls::new(channel, &server.remote(), TAG, 0).unwrap();
     // Each look takes up to 64 rings, and the socket holds a few hundred: more than 50 pauses of 10 ms.
     let flooded = ring(&theirs);
-    let at_once = (0..3).map(|_| ring_at_once()).min().unwrap();
-    let paused = flooded > at_once + Duration::from_millis(400);
-    assert!(paused, "{flooded:?}, and {at_once:?} without pauses");
+    let until = Instant::now() + TIMEOUT;
+    let mut at_once = ring_at_once();
+    // Other programs may delay these.
+    while flooded <= at_once + Duration::from_millis(400) {
+        assert!(Instant::now() < until, "{flooded:?}, and {at_once:?} without pauses");
+        at_once = at_once.min(ring_at_once());
+    }
     drop(upcalls);
 }
 
 #[test]
 fn answer_that_arrived_before_the_timeout_was_late() {
     side_by_side(|mechanism| {
-        let policy = Policy::default().with(|p| p.timeout = Duration::from_secs(1));
+        let policy = Policy::default().with(|p| p.timeout = Duration::from_secs(6));
         let server = Server::start_with(mechanism, policy, false, handler);
         server.wait_until_serving();
         // The server looks for answers when the time of the upcall is over.

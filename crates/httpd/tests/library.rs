@@ -2,14 +2,13 @@
 
 use crate::serving;
 
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use evring_httpd::body::Body;
 use evring_httpd::options::Limits;
 use evring_httpd::{Builder, Config, Request, Response, Server};
-use serving::{connect, on_every_backend};
+use serving::{connect, expect_refused, on_every_backend};
 
 #[test]
 fn server_serves_files_and_handlers() {
@@ -157,7 +156,7 @@ fn dropping_the_server_closes_its_listener() {
     let address = server.addresses()[0];
     assert_eq!(connect(&server).get("/").status, 200);
     drop(server);
-    assert!(TcpStream::connect(address).is_err());
+    expect_refused(address);
 }
 
 #[test]

@@ -410,8 +410,10 @@ fn requests_sent_before_sigterm_were_reset() {
     std::fs::write(root.path().join("file"), "content").unwrap();
     let path = root.path().to_str().unwrap();
     for backend in available() {
+        // Without admission control, which resets clients that have waited for long.
+        let no_admission = ["--max-queue-delay", "0"];
         let arguments = ["--listen", "127.0.0.1:0", "--backend", backend, "--root", path];
-        let serving = Serving::start(&arguments);
+        let serving = Serving::start(&[&arguments[..], &no_admission].concat());
         let mut open: Vec<_> = (0..OPEN).map(|_| serving.connect()).collect();
         for client in &mut open {
             assert_eq!(client.get("/file").status, 200);
@@ -445,8 +447,9 @@ fn clients_without_a_descriptor_were_reset_at_shutdown() {
     const OPEN: usize = 4;
     const NEW: usize = 12;
     for backend in available() {
+        let no_admission = ["--max-queue-delay", "0"];
         let arguments = ["--listen", "127.0.0.1:0", "--backend", backend, "--log-level", "error"];
-        let serving = Serving::start(&arguments);
+        let serving = Serving::start(&[&arguments[..], &no_admission].concat());
         let open = [(); OPEN].map(|()| {
             let mut client = serving.connect();
             assert_eq!(client.get("/").status, 200);

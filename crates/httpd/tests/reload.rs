@@ -14,8 +14,8 @@ use evring_httpd::evring::Stats;
 use evring_httpd::evring::sockets::{ListenOptions, ListeningSocket};
 use evring_httpd::handlers::Responder;
 use evring_httpd::options::Limits;
-use evring_httpd::{Builder, Config, Error, Request, Server};
-use serving::{Client, available, on_every_backend, on_every_backend_at_once};
+use evring_httpd::{Builder, Config, Error, Handle, Request, Server};
+use serving::{Client, available, expect_refused, on_every_backend, on_every_backend_at_once};
 
 /// Reloads for each mechanism, unless `RELOADS` says another number.
 const RELOADS: usize = 5;
@@ -83,6 +83,13 @@ fn sockets_of_a_reload_that_failed_were_kept() {
     assert_eq!(sockets(), 0);
 }
 
+/// Waits until fewer generations are ending than may be.
+fn wait_until_reloadable(handle: &Handle) {
+    while !handle.can_reload() {
+        thread::yield_now();
+    }
+}
+
 #[test]
 fn no_request_fails_while_settings_are_replaced() {
     let reloads = std::env::var("RELOADS").map_or(RELOADS, |n| n.parse().unwrap());
@@ -96,6 +103,7 @@ fn no_request_fails_while_settings_are_replaced() {
             let clients: Vec<_> = (0..CLIENTS).map(spawn).collect();
             for n in 1..=reloads {
                 // The number of workers changes, too: from 2 to 1, 2 and 3.
+                wait_until_reloadable(&handle);
                 handle.reload(version(backend, (n % 3) as u16 + 1, n)).unwrap();
                 let before = requests.load(Ordering::Relaxed);
                 while requests.load(Ordering::Relaxed) < before + 30 {
@@ -512,6 +520,7 @@ fn metrics_count_all_generations() {
     let monitor = server.metrics_addresses();
     for n in 0..8 {
         connect_to_version(address, n);
+        wait_until_reloadable(&handle);
         handle.reload(builder(n + 1)).unwrap();
     }
     assert_eq!(server.metrics_addresses(), monitor, "the listener of the metrics stays");
@@ -519,7 +528,8 @@ fn metrics_count_all_generations() {
     let count =
         text.lines().find_map(|line| line.strip_prefix("evring_responses_total{class=\"2xx\"} "));
     assert!(count.unwrap().parse::<u64>().unwrap() >= 8, "{text}");
+    wait_until_reloadable(&handle);
     handle.reload(version("auto", 1, 9)).unwrap();
     assert!(server.metrics_addresses().is_empty());
-    assert!(TcpStream::connect(monitor[0]).is_err());
+    expect_refused(monitor[0]);
 }

@@ -92,8 +92,11 @@ fn reload_enables_a_handler_that_was_disabled() {
     let modules = tempfile::tempdir().unwrap();
     let file = modules.path().join("short.wasm");
     fs::write(&file, wat::parse_str(SHORT).unwrap()).unwrap();
-    let settings =
-        format!("listen = ['127.0.0.1:0']\nroot = 'DIR'\nhandler = ['{}']\n", file.display());
+    // Overload would switch the handler off.
+    let settings = format!(
+        "listen = ['127.0.0.1:0']\nroot = 'DIR'\nmax-queue-delay = 0\nhandler = ['{}']\n",
+        file.display()
+    );
     let program = Configured::start(&settings, &[]);
     let get = |path: &str| program.serving.connect().get(path).body;
     assert_eq!(get("/a.txt"), b"handler");

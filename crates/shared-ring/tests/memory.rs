@@ -8,6 +8,7 @@ use std::io::{ErrorKind, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use held::held;
@@ -126,8 +127,12 @@ fn releases_memory<K: Kernel>(name: &str, kernel: impl Fn() -> K) {
     releases_directory(name, kernel());
 }
 
+/// Held by each test, as the address space is that of all.
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn dropped_kernel_releases_all_memory() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for (name, open) in POLLERS {
         releases_memory(&format!("engine over {name}"), || {
             Engine::new(open().unwrap(), &ENGINE).unwrap()
@@ -148,6 +153,7 @@ fn dropped_kernel_releases_all_memory() {
 
 #[test]
 fn each_send_that_waited_for_the_disk_held_memory_of_the_size_of_its_part() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     const SENDS: u32 = 16;
     const BYTES: u32 = nonblocking::MAX_READ_BYTES;
     if let Err(missing) = UringKernel::probe(Mode::Deferred) {

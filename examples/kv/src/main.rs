@@ -33,6 +33,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     config.max_connections = options.connections_of_worker();
     config.reuse_port = threads > 1;
     config.workers = options.threads;
+    if options.no_admission {
+        config.admission = None;
+    }
     let no_memory = |_| {
         format!(
             "cannot allocate {} MiB of memory for values; use a smaller -m",

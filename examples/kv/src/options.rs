@@ -40,6 +40,9 @@ pub(crate) struct Options {
     #[cfg(feature = "sandbox")]
     #[arg(long, value_name = "FILE")]
     pub(crate) handler: Option<std::path::PathBuf>,
+    /// Serve new connections in the order of their arrival, and keep the handler on, also under overload
+    #[arg(long)]
+    pub(crate) no_admission: bool,
     /// Print the available mechanisms
     #[arg(long)]
     pub(crate) list_backends: bool,

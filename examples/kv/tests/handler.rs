@@ -398,7 +398,7 @@ impl Program {
     fn start(handler: &Path) -> (Program, Vec<Client>) {
         let mut program = Program(
             Command::new(env!("CARGO_BIN_EXE_kv"))
-                .args(["-p", "0", "-t", "2", "--handler"])
+                .args(["-p", "0", "-t", "2", "--no-admission", "--handler"])
                 .arg(handler)
                 .stdout(Stdio::piped())
                 .spawn()

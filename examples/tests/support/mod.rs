@@ -86,6 +86,7 @@ pub fn config() -> Config {
         c.max_connections = 100;
         c.buffers = 64;
         c.linger_timeout = Duration::from_secs(5);
+        c.admission = None;
         c.drain_timeout = Duration::from_millis(50);
     })
 }

@@ -206,3 +206,11 @@ impl Server {
         self.thread.join().expect("the server panicked")
     }
 }
+
+/// Repeats a test that returns false if the machine was too slow for it.
+pub(crate) fn in_time(name: &str, test: impl Fn() -> bool) {
+    let until = Instant::now() + 3 * TIMEOUT;
+    while !test() {
+        assert!(Instant::now() < until, "{name}: never in time");
+    }
+}

@@ -113,7 +113,12 @@ impl Server {
             first();
             let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
             let root = (!config.roots.is_empty()).then_some(Root(0));
-            let config = config.with(|c| c.listen = listen);
+            let config = config.with(|c| {
+                c.listen = listen;
+                // A pause of this machine is neither an overload nor a client that does not close.
+                c.admission = None;
+                c.linger_timeout = Duration::from_secs(20);
+            });
             let any = AnyMechanism::new(backend, &config).unwrap();
             ready.send((any.addresses()[0], any.remote())).unwrap();
             any.run(Site::new(root).limits(limits).backend(backend)).unwrap()
@@ -140,6 +145,16 @@ impl Drop for Server {
             let outcome = thread.join();
             assert!(outcome.is_ok() || thread::panicking(), "the server panicked");
         }
+    }
+}
+
+/// Waits until an address refuses connections. A program that another test starts has the listening descriptor, too, until it
+/// is executed.
+pub(crate) fn expect_refused(address: SocketAddr) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while TcpStream::connect(address).is_ok() {
+        assert!(Instant::now() < until, "{address}: the listener is open");
+        thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -32,8 +32,8 @@ impl Program {
         let head = format!(
             "{line} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {length}\r\n{fields}\r\n"
         );
-        stream.write_all(head.as_bytes()).unwrap();
-        stream.write_all(body).unwrap();
+        // In one piece, as the server may answer the head alone.
+        stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
         let mut received = Vec::new();
         stream.read_to_end(&mut received).unwrap();
         Answer::parse(&received)
