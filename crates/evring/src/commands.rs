@@ -108,14 +108,21 @@ pub trait Commands {
     /// until it is sent.
     ///
     /// All bytes queued by one callback are sent together. If the result is at least [`HIGH_WATER`], the
-    /// application should wait for [`drained`](crate::Application::drained).
+    /// application should wait for [`drained`](crate::Application::drained). A connection that is closing takes nothing: the
+    /// bytes are dropped, and the result is 0. Beyond [`Config::max_queued_bytes`](crate::Config::max_queued_bytes) the
+    /// connection is reset ([`CloseReason::Overrun`](crate::CloseReason::Overrun)).
     fn send(&mut self, to: ConnId, chunk: Chunk<'_>) -> usize;
 
-    /// Queues `n` zero bytes and returns them for writing.
+    /// Queues `n` zero bytes and returns them for writing. For a connection that is closing, they are scratch memory. The bound is
+    /// that of [`send`](Self::send).
     fn reserve(&mut self, to: ConnId, n: usize) -> &mut [u8];
 
     /// Opens a connection and reports the result to [`connected`](crate::Application::connected). Bytes
-    /// queued before that are sent first.
+    /// queued before that are sent first. Beyond [`Config::max_connections`](crate::Config::max_connections), the result is
+    /// `ENOBUFS`.
+    ///
+    /// An application without listeners connects in [`woken`](crate::Application::woken): call
+    /// [`RemoteHandle::wake`](crate::RemoteHandle::wake) before the mechanism runs.
     fn connect(&mut self, to: SocketAddr) -> ConnId;
 
     /// Starts a file operation and reports its result to [`file`](crate::Application::file) with the same
@@ -187,9 +194,8 @@ pub trait Commands {
         None
     }
 
-    /// Adds a group of receive buffers, whose memory the mechanism owns from now on; a
-    /// [`BufferPool::over`] memory of the caller, such as a mapped file. Groups stay until the mechanism
-    /// ends. May make system calls.
+    /// Adds a group of receive buffers, whose memory the mechanism owns until it ends. [`BufferPool::over`] makes buffers over
+    /// memory of the caller, such as a mapped file. May make system calls.
     ///
     /// # Errors
     /// If there are [`BufferGroup::MAX`] groups, or the operating system rejects the buffers.

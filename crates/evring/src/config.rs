@@ -14,7 +14,7 @@ use crate::{Admission, Root, SendPolicy, StartError};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// Addresses to listen on; port 0 selects a free port.
+    /// Addresses to listen on, at most 65,535; port 0 selects a free port. Default: none.
     pub listen: Vec<SocketAddr>,
     /// Sockets that listen already, at addresses in `listen`: of a service manager, or of the process before. The
     /// mechanism takes them when it is set up. They stay open as long as clones exist. [`ListeningSocket::shared`] marks
@@ -24,64 +24,65 @@ pub struct Config {
     pub roots: Vec<PathBuf>,
     /// The roots, of those in `roots`, under which the application may open files for writing; none by default.
     pub writable_roots: Vec<Root>,
-    /// Policy for symbolic links below the roots.
+    /// Policy for symbolic links below the roots. Default: [`SymlinkPolicy::Beneath`].
     pub symlinks: SymlinkPolicy,
-    /// Maximum number of open connections. Others wait in the listen backlog.
+    /// Maximum number of open connections, from 1 to 4,194,304. Others wait in the listen backlog. Default: 10,000.
     pub max_connections: u32,
     /// Maximum number of connections from one client address, including those that are closing or not admitted
     /// yet; the driver resets one more at once. An IPv6 /64 network counts as one address. Each worker counts
-    /// its own connections, so an address may have this many on each worker. With `None`, the default, the
+    /// its own connections, so an address may have this many on each worker. At least 1. With `None`, the default, the
     /// driver does not ask for client addresses.
     pub max_per_address: Option<u32>,
     /// Maximum number of connections per client network, an IPv4 /24 or an IPv6 /64, counted like those of an
-    /// address.
+    /// address. At least 1. Default: `None`.
     pub max_per_network: Option<u32>,
-    /// Length of the listen backlog.
+    /// Length of the listen backlog. Default: 1,024.
     pub backlog: u32,
-    /// Admission control under overload; `None` admits every connection.
+    /// Admission control under overload; `None` admits every connection. Default: [`Admission::default`].
     pub admission: Option<Admission>,
-    /// Sets `SO_REUSEPORT`.
+    /// Sets `SO_REUSEPORT`. Default: false.
     pub reuse_port: bool,
     /// Number of mechanisms that the process runs beside each other, this one included: at least 1. They divide what
-    /// there is for each core: the active syscall threads of `flexsc`.
+    /// there is for each core: the active syscall threads of `flexsc`. Default: 1.
     pub workers: u16,
-    /// Number of receive buffers. All buffers together should fit the L2 cache.
+    /// Number of receive buffers, a power of two up to 32,768. All buffers together should fit the L2 cache. Default: 256.
     pub buffers: u16,
-    /// Size of a receive buffer in bytes.
+    /// Size of a receive buffer in bytes, from 1 to 16 MiB. Default: 4,096.
     pub buffer_size: u32,
-    /// Sizes of the kernel's socket buffers.
+    /// Sizes of the kernel's socket buffers. Default: those that the kernel chooses.
     pub socket_buffers: BufferSizes,
     /// Maximum number of unsent bytes in the kernel at which an accepted connection still has room
     /// (`TCP_NOTSENT_LOWAT`, tcp(7)). With `None`, the default, it has room until its socket buffer is full.
     pub max_unsent_bytes: Option<u32>,
     /// Maximum number of bytes queued on one connection; a file counts as [`HIGH_WATER`](crate::HIGH_WATER)
-    /// bytes.
+    /// bytes. Default: 16 MiB.
     pub max_queued_bytes: usize,
     /// Maximum number of bytes held for all connections together: unconsumed bytes, queued copies, and
     /// references to shared bytes. A connection that exceeds it ends with
-    /// [`CloseReason::Overrun`](crate::CloseReason::Overrun), unless it holds at most 1 KiB.
+    /// [`CloseReason::Overrun`](crate::CloseReason::Overrun), unless it holds at most 1 KiB. Default: 256 MiB.
     pub max_buffered_bytes: usize,
     /// Makes the send policy of a worker; `None`, the default, for [`DefaultSendPolicy`](crate::send_policy::DefaultSendPolicy).
     pub send_policy: Option<fn() -> Box<dyn SendPolicy>>,
     /// Maximum time that the driver holds back a read of the application; see
-    /// [`SendPolicy::defers_reads`](crate::send_policy::SendPolicy::defers_reads).
+    /// [`SendPolicy::defers_reads`](crate::send_policy::SendPolicy::defers_reads). Default: 10 s.
     pub max_read_delay: Duration,
     /// Maximum number of file operations in flight, from 1 to 256; others are deferred. Each may hold one
-    /// open file; listing a directory may briefly hold a second one.
+    /// open file; listing a directory may briefly hold a second one. Default: 256.
     pub max_file_ops: u32,
     /// Number of timers of the application's own, at most 65,536; see
-    /// [`Commands::set_timer`](crate::Commands::set_timer).
+    /// [`Commands::set_timer`](crate::Commands::set_timer). Default: 16.
     pub max_timers: u32,
-    /// Maximum time that [`Close::Linger`](crate::Close::Linger) waits for the peer.
+    /// Maximum time that [`Close::Linger`](crate::Close::Linger) waits for the peer. Default: 2 s.
     pub linger_timeout: Duration,
     /// Interval at which the progress of a closing connection is checked, after the first 100 ms; not 0. Open connections
     /// have no minimum rate: an application that wants one compares
-    /// [`Commands::unsent_bytes`](crate::Commands::unsent_bytes) at its deadlines.
+    /// [`Commands::unsent_bytes`](crate::Commands::unsent_bytes) at its deadlines. Default: 30 s.
     pub progress_interval: Duration,
     /// Minimum rate, in bytes per second, at which the peer of a closing connection must acknowledge data. A slower
-    /// connection is reset. 0 still requires one byte per interval.
+    /// connection is reset. 0 still requires one byte per interval. Default: 4,096.
     pub min_rate: u32,
     /// Maximum time that open connections get after a stop, and clients that wait for the places of those that close.
+    /// Default: 10 s.
     pub drain_timeout: Duration,
 }
 

@@ -227,7 +227,17 @@ impl<E: fmt::Display> fmt::Debug for DatagramError<E> {
     }
 }
 
-impl<E: fmt::Display> std::error::Error for DatagramError<E> {}
+impl<E: fmt::Display> std::error::Error for DatagramError<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            // These are displayed as they are.
+            DatagramError::Start(error) => error.source(),
+            DatagramError::Bind(error) => error.source(),
+            DatagramError::Socket(error) | DatagramError::Thread(error) => Some(error),
+            DatagramError::Handler(_) => None,
+        }
+    }
+}
 
 /// A kernel that can receive datagrams.
 enum AnyKernel {

@@ -1,4 +1,4 @@
-//! Event-driven servers on every event mechanism of Linux, behind one trait.
+//! Event-driven servers on thirteen event mechanisms, behind one trait.
 //!
 //! A server is an [`Application`]: its callbacks receive events, and [`Commands`] send data. It uses
 //! no descriptor, file, clock or random source directly. A [`Multiplexer`] is an event mechanism: it

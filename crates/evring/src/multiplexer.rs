@@ -69,6 +69,9 @@ pub trait Multiplexer: Sized {
     /// Runs the server until [`RemoteHandle::stop`].
     ///
     /// # Errors
-    /// Fails if the kernel fails.
+    /// If a system call fails that the loop needs. The application is notified that each connection has closed.
+    ///
+    /// # Panics
+    /// With the panic of a callback of the application, after all descriptors were closed.
     fn run<A: Application + 'static>(self, app: A) -> Result<Stats, KernelError>;
 }

@@ -1,4 +1,4 @@
-//! An HTTP/1.1 server that runs on every event mechanism of Linux, as a library and a program.
+//! An HTTP/1.1 server that runs on thirteen event mechanisms of Linux, as a library and a program.
 //!
 //! ```no_run
 //! use evring_httpd::{Request, Server};

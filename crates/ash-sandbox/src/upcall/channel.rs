@@ -113,7 +113,14 @@ impl fmt::Display for ChannelError {
     }
 }
 
-impl std::error::Error for ChannelError {}
+impl std::error::Error for ChannelError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ChannelError::System(error) => Some(error),
+            ChannelError::Policy(_) => None,
+        }
+    }
+}
 
 impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -42,7 +42,14 @@ impl fmt::Display for PeerError {
     }
 }
 
-impl std::error::Error for PeerError {}
+impl std::error::Error for PeerError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            PeerError::System(error) => Some(error),
+            PeerError::NoMemory => None,
+        }
+    }
+}
 
 impl From<Errno> for PeerError {
     fn from(error: Errno) -> Self {

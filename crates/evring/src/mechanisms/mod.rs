@@ -81,7 +81,7 @@ pub struct AutoChoice {
     pub unavailable: Vec<(&'static str, Unavailable)>,
 }
 
-/// Chooses the fastest mechanism that can run on this machine: `uring`, then `epoll`, then any other.
+/// Chooses a mechanism that can run on this machine: `uring`, else `epoll`, else the first of the others.
 /// Probes none beyond the chosen one.
 ///
 /// # Errors

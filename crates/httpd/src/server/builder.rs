@@ -178,7 +178,7 @@ impl Builder {
         self
     }
 
-    /// Selects the mechanism by name. The default, `auto`, selects the fastest available one.
+    /// Selects the mechanism by name. The default, `auto`, selects `uring` if it can run, else `epoll`, else another one.
     pub fn backend(self, name: &str) -> Self {
         Builder { backend: name.to_owned(), ..self }
     }
@@ -363,7 +363,7 @@ impl Builder {
         Builder { file_options: FileOptions { max_age: seconds, ..self.file_options }, ..self }
     }
 
-    /// Sets all settings of files.
+    /// Sets all settings of files, also those of earlier calls such as [`Builder::listing`].
     ///
     /// ```no_run
     /// use evring_httpd::options::FileOptions;
@@ -442,7 +442,8 @@ impl Builder {
         Builder { drain_delay: time, ..self }
     }
 
-    /// Sets the configuration of the mechanism; a further call replaces it, but for roots and inherited sockets. Its
+    /// Sets the configuration of the mechanism; a further call replaces it, but for roots and inherited sockets. The number of
+    /// workers is that of [`Builder::workers`]. Its
     /// addresses come before those of [`Builder::listen`]. It may have a root instead of [`Builder::files`]. A
     /// `progress_interval` or `min_rate` other than the default is that of the limits, too, whatever
     /// [`Builder::limits`] sets, before or after. `max_read_delay` is a quarter of `progress_interval` at most.

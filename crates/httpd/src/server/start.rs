@@ -58,7 +58,8 @@ impl Builder {
     /// Starts the server. When this returns, it accepts connections.
     ///
     /// # Errors
-    /// If an address, the mechanism, the access log or a thread cannot be set up.
+    /// The first setting that is wrong or contradicts another, the file that cannot be read, or the reason why no worker has
+    /// started: an address, the mechanism or a thread.
     pub fn start(self) -> Result<Server, Error> {
         self.start_with_purpose("")
     }

@@ -159,7 +159,7 @@ impl Drop for Owner {
 }
 
 impl Pool {
-    /// Starts a pool of `threads` threads, for which at most `max_queued` calls wait.
+    /// Starts a pool of `threads` threads, at least one, for which at most `max_queued` calls wait.
     ///
     /// # Errors
     /// A thread cannot be started.
