@@ -22,7 +22,7 @@ otherwise; partial results are printed.";
 /// Help text after the options of `lab run`.
 const GOALS: &str = "\
 A ratio is the median of its rounds, with its 95 % interval. A goal is met if the whole \
-interval keeps the limit, open if the limit lies in it or the rounds are fewer than five, else missed. \
+interval keeps the limit, open if the limit lies in it or the rounds are fewer than six, else missed. \
 A count is judged from one measurement.
 
 Exit status: 0 if no goal was missed, 3 if one was, 2 for invalid options, 1 if the experiment failed.";
@@ -181,7 +181,7 @@ pub(crate) struct Run {
     /// End within a minute, with less precision
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Begin no further round after this time; a goal counts as met with five rounds at least [default: 1770, or 42
+    /// Begin no further round after this time; a goal counts as met with six rounds at least [default: 1770, or 42
     /// with --quick]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) max_time: Option<u32>,

@@ -33,7 +33,7 @@ const PARETO: (f64, f64) = (133_000.0, 1.1);
 const FIRST: [f64; 7] = [0.5, 0.75, 0.9, 1.0, 1.5, 2.0, 3.0];
 const EACH: [f64; 2] = [2.0, 3.0];
 const QUICK: [f64; 3] = [1.0, 2.0, 3.0];
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 6;
 
 const NOTES: [&str; 4] = [
     "Five rounds of the servers that ratios compare, in a shuffled order, each with its own seed for the \

@@ -176,24 +176,25 @@ impl<'a> Trials<'a> {
             if let Some(reason) = &trial.observed.partial {
                 return Err(Failure::Run(format!("{peer}: {reason}")));
             }
-            if !self.may_fail && trial.observed.failures() > 0 {
-                let failed = &trial.observed.failed;
-                return Err(Failure::Run(format!("{peer}: requests failed: {failed:?}")));
-            }
             if trial.observed.idle_lost > 0 {
                 let Observation { load, idle, idle_lost, .. } = &trial.observed;
                 self.lost.push(format!(
                     "{peer}, {load}: the server closed {idle_lost} of {idle} idle connections."
                 ));
             }
-            let Some(doubt) = trial.observed.doubts.first() else { return Ok(trial) };
-            let what = format!("{peer}, {}: {doubt}", trial.observed.load);
-            if attempt >= self.attempts {
-                self.unreliable.push(what);
-                return Ok(trial);
+            let doubt = trial.observed.doubts.first();
+            if doubt.is_some() && attempt < self.attempts {
+                self.discarded += 1;
+                attempt += 1;
+                continue;
             }
-            self.discarded += 1;
-            attempt += 1;
+            if !self.may_fail && trial.observed.failures() > 0 {
+                let failed = &trial.observed.failed;
+                return Err(Failure::Run(format!("{peer}: requests failed: {failed:?}")));
+            }
+            let load = &trial.observed.load;
+            self.unreliable.extend(doubt.map(|doubt| format!("{peer}, {load}: {doubt}")));
+            return Ok(trial);
         }
     }
 

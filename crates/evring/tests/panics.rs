@@ -120,7 +120,8 @@ fn panic_of_the_application_leaks_no_descriptor() {
             while open_descriptors() > before && Instant::now() < until {
                 thread::sleep(Duration::from_millis(1));
             }
-            assert_eq!(open_descriptors(), before, "{name}");
+            // A thread of the first server may have ended since, with the descriptors of its runtime: fewer than three servers.
+            assert!(open_descriptors() <= before, "{name}");
         });
     }
 }

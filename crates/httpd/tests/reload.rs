@@ -15,7 +15,7 @@ use evring_httpd::evring::sockets::{ListenOptions, ListeningSocket};
 use evring_httpd::handlers::Responder;
 use evring_httpd::options::Limits;
 use evring_httpd::{Builder, Config, Error, Handle, Request, Server};
-use serving::{Client, available, expect_refused, on_every_backend, on_every_backend_at_once};
+use serving::{Client, available, on_every_backend, on_every_backend_at_once};
 
 /// Reloads for each mechanism, unless `RELOADS` says another number.
 const RELOADS: usize = 5;
@@ -85,9 +85,7 @@ fn sockets_of_a_reload_that_failed_were_kept() {
 
 /// Waits until fewer generations are ending than may be.
 fn wait_until_reloadable(handle: &Handle) {
-    while !handle.can_reload() {
-        thread::yield_now();
-    }
+    assert!(handle.wait_for_room(Duration::from_secs(20)), "the generations do not end");
 }
 
 #[test]
@@ -531,5 +529,5 @@ fn metrics_count_all_generations() {
     wait_until_reloadable(&handle);
     handle.reload(version("auto", 1, 9)).unwrap();
     assert!(server.metrics_addresses().is_empty());
-    expect_refused(monitor[0]);
+    serving::expect_refused(monitor[0]);
 }

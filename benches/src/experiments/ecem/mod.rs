@@ -48,7 +48,7 @@ const VALID: RangeInclusive<f64> = 0.85..=1.15;
 const NOTES: [&str; 10] = [
     "A closed loop: each client downloads a file of 10 MB again and again. The server runs on core 0, the load \
      generator on core 1. Rates are those of the bytes that arrive in the measurement period, also of downloads that \
-     end later. The cases of the ratios have five rounds, the others one, which is shorter.",
+     end later. The cases of the ratios have six rounds, the others one, which is shorter.",
     "The mean response time of up to 120 fast clients is measured: it is that of all downloads that begin in the measurement \
      period, with the connection if it is new. The load continues until they have ended. There is no time of a run in \
      which fewer downloads than clients began.",

@@ -93,8 +93,8 @@ impl HostNames {
         }
     }
 
-    /// Returns the host that a request names: by its target if that has a host, which a request of HTTP/1.0 may name there
-    /// only, or else by its Host field (RFC 9112, section 3.2.2).
+    /// Returns the host that a request names: by its target if that has a host (a request of HTTP/1.0 may have no Host field),
+    /// or else by its Host field (RFC 9112, section 3.2.2).
     pub(crate) fn of(&self, request: &RequestHead<'_>) -> HostIndex {
         let of_target = match request.target {
             [b'/' | b'*', ..] => None,

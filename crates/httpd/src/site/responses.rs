@@ -106,7 +106,7 @@ pub(crate) fn send_plain(
 /// How a client finds the end of a response's body (RFC 9112, section 6.3).
 #[derive(Clone, Copy)]
 enum Framing {
-    /// There is none, and no length (204 and 304; RFC 9110, section 6.4.1).
+    /// There is none, and no length: 204, 304 (RFC 9110, section 6.4.1), or an unknown length for HEAD by HTTP/1.0.
     Bodiless,
     Length(u64),
     Chunked,
@@ -124,6 +124,7 @@ impl Framing {
         match if is_left_out { declared_length(fields).or(len) } else { len } {
             _ if matches!(status.0, 204 | 304) => Framing::Bodiless,
             Some(len) => Framing::Length(len),
+            None if options.is_http10 && !options.body => Framing::Bodiless,
             None if options.is_http10 => Framing::UntilClose,
             None => Framing::Chunked,
         }

@@ -251,7 +251,8 @@ impl Sockets {
                 Err(Errno::AGAIN) => return None,
                 Err(errno) if is_aborted_accept(errno) || errno == Errno::INTR => {}
                 Err(errno)
-                    if is_fd_limit(errno) || [Errno::NOBUFS, Errno::NOMEM].contains(&errno) =>
+                    if is_fd_limit(errno)
+                        || [Errno::NOBUFS, Errno::NOMEM, Errno::PERM].contains(&errno) =>
                 {
                     // Retried at the next poll.
                     entry.unreported = IN;

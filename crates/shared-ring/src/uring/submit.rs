@@ -84,15 +84,17 @@ impl<R: Ring> UringKernel<R> {
         let mut was_cold = false;
         match &op {
             FileOp::List(_) => return self.list(token, op),
-            FileOp::Read(file, part) => match self.read_now(token, file.fd(), part) {
-                Some(Err(errno)) if FileJob::would_block(errno) => {
-                    was_cold = FileJob::is_cold(errno);
-                    // Sends of the file may have switched it off.
-                    nonblocking::set_read_ahead(&mut self.system, file, true);
+            FileOp::Read(file, part) => {
+                match self.read_now(token, file.fd(), part) {
+                    Some(Err(errno)) if FileJob::would_block(errno) => {
+                        was_cold = FileJob::is_cold(errno);
+                    }
+                    Some(done) => return Ok(Submitted::Done(done.into())),
+                    None => {}
                 }
-                Some(done) => return Ok(Submitted::Done(done.into())),
-                None => {}
-            },
+                // Sends of the file may have switched it off.
+                nonblocking::set_read_ahead(&mut self.system, file, true);
+            }
             FileOp::Open(..) | FileOp::Stat(_) | FileOp::Write(_) => {}
         }
         self.submit_to_ring(token, Op::File(op), OpState { was_cold, ..OpState::default() })
