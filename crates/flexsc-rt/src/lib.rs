@@ -50,7 +50,7 @@
 //!
 //! - **In place** ([`Executor::InPlace`]): the owner of the pages, at the next wait, in one run for
 //!   all posted calls. In batches of 64 an entry and its share of the wait cost about 20 nanoseconds
-//!   beside a call without work; alone, both cost 27 to 29.
+//!   beside a call without work; alone, both cost 30 to 40.
 //! - **Syscall threads** ([`Executor::Threads`]): for calls that block. At most one per core is
 //!   active, of all pages of the process. The kernel does not report that a thread blocks; so a heartbeat looks for calls that
 //!   take longer than a bound, counts their threads as blocked, and wakes others.
@@ -87,19 +87,20 @@
 //! them block. It does not make a single call cheaper: executed in place, a call enters the kernel
 //! once, as without this crate. A program that makes one bounded call at a time should make it.
 //!
-//! On two cores of an AMD EPYC, Linux 6.18 (`docs/results/flexsc-*.json`), where a call without work takes 110 to 140 ns:
+//! On two cores of an AMD EPYC, and for single calls and batches of an Intel Xeon, Linux 6.18 (`docs/results/flexsc-*.json`), where
+//! a call without work takes 110 to 140 ns:
 //!
 //! | program | result |
 //! |---|---|
-//! | metadata of 100,000 cached files | 1.47 times as many per second as `std::fs`, which uses one core; 8.8 times as many as `tokio::fs` |
+//! | metadata of 100,000 cached files | 1.47 times as many per second as `std::fs`, which uses one core, and 0.77 times as many as two threads of it; 8.8 times as many as `tokio::fs`, and 1.7 times as many as it with one thread per core |
 //! | open, one read and close of 10,000 small files | cached: 0.85 times as many per second as `std::fs`, 3.2 times as many as `tokio::fs`; not cached: 2.9 times and as many |
 //! | 10,000 connections, each a thread | green threads: 0.63 times the CPU time of threads of the kernel |
 //! | web server that opens a file for each request, 256 connections | open connections: 1.09 times the requests per second of CPU time of epoll, 0.97 times those of io_uring; 1.03 system calls per request, epoll 7.0. A connection for each request: as many as with epoll, 0.91 times those of io_uring |
 //! | memcached server (`examples/kv`), 256 connections, nine `get` and one `set` | as many replies per second of CPU time as with epoll, 0.93 times those of io_uring |
-//! | reads of 4 KiB on syscall threads, 512 at a time | with the owner's core left to it 1.6 times the time of threads on both cores, see [`Specialization`] |
-//! | one call without work at a time | 1.2 times the time of the call |
-//! | batches of 64 calls without work | 1.2 times the time of the calls |
-//! | batches of 64 opens and closes; of sends and receives, as bounded calls by [`Pages::post`] | 0.98 times the time of the calls; 1.06 times |
+//! | reads of 4 KiB on syscall threads, 512 at a time | with the owner's core left to it as long as with threads on both cores, see [`Specialization`] |
+//! | one call without work at a time | 1.3 times the time of the call |
+//! | batches of 64 calls without work | 1.3 times the time of the calls |
+//! | batches of 64 opens and closes; of sends and receives, as bounded calls by [`Pages::post`] | 1.1 times the time of the calls; 1.1 times |
 //!
 //! Batches gain where it costs more to enter the kernel. On a processor on which getppid(2) took 170 ns, those of 64 opens
 //! and closes took 0.67 times the time of the calls, and those of sends and receives 0.83 times.
