@@ -6,7 +6,9 @@ use std::sync::mpsc::{self, Receiver, Sender as Reports};
 use std::time::{Duration, Instant};
 
 use evring::mailbox::{Mailbox, SendError, Sender};
-use evring::{AnyMechanism, Application, Chunk, Commands, Cx, NoTimer, Others, Rx};
+use evring::{
+    AnyMechanism, Application, Chunk, Commands, Config, Cx, NoTimer, Others, RemoteHandle, Rx,
+};
 use server::{Server, TIMEOUT, ask, listening, one_by_one};
 
 const SET: u64 = 1;
@@ -144,6 +146,33 @@ fn expect_mail(report: Report, mut next: u64) -> u64 {
         next += 1;
     }
     next
+}
+
+/// Stops when it is woken.
+struct StopsIfWoken(RemoteHandle);
+
+impl Application for StopsIfWoken {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn received(&mut self, _: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        rx.take();
+    }
+
+    fn woken(&mut self, _: &mut impl Commands, _: Others<'_, ()>, _: u64) {
+        self.0.stop();
+    }
+}
+
+/// So an application without listeners begins to connect.
+#[test]
+fn wake_up_before_the_run_arrives() {
+    one_by_one(|name| {
+        let mechanism = AnyMechanism::new(name, &Config::default()).unwrap();
+        let remote = mechanism.remote();
+        assert!(remote.wake(0));
+        mechanism.run(StopsIfWoken(remote)).unwrap();
+    });
 }
 
 #[test]
