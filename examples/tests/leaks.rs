@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use evring::Application;
+use evring::{AnyMechanism, Application};
 use evring_tls::{Certificates, Layer, Tls, TlsConfig, server_config};
 use examples::{Echo, Proxy, Timeouts, Xor};
 use kv::Kv;
@@ -102,6 +102,12 @@ fn no_descriptor_and_no_connection_leaks() {
     let certificates = Arc::new(Certificates::self_signed(&["localhost"]).unwrap());
     let tls = TlsConfig::from(server_config(certificates, None, &[]).unwrap());
     on_each(|backend| {
+        let before = open_descriptors();
+        for _ in 0..20 {
+            drop(AnyMechanism::new(backend, &config()).unwrap());
+        }
+        assert_eq!(open_descriptors(), before, "dropped mechanisms left descriptors open");
+
         run(backend, "echo", || Echo, connect_broken_clients);
         run(backend, "kv", kv, connect_broken_clients);
         run(backend, "xor", || Layer::<_, Xor>::new(1, kv()).unwrap(), connect_broken_clients);

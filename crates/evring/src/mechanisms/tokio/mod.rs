@@ -16,7 +16,7 @@ use std::time::Duration;
 use shared_ring::__private::catch_panic;
 use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 use shared_ring::{Errno, Submit};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::LocalSet;
 
 use crate::driver::{Driver, Io, Usage, open_listeners, open_roots};
@@ -29,7 +29,7 @@ use tasks::TokioServer;
 
 /// A task per connection on tokio's current-thread runtime.
 pub struct Tokio {
-    runtime: Unjoined,
+    runtime: Joined,
     io: Io<TokioSubmit>,
     addresses: Vec<SocketAddr>,
     remote: RemoteHandle,
@@ -41,17 +41,24 @@ impl std::fmt::Debug for Tokio {
     }
 }
 
-/// A runtime that is dropped without waiting for its threads, also in a panic: they may hang in the file
-/// system.
-struct Unjoined(Option<Runtime>);
+/// A runtime that waits at most [`JOIN_TIMEOUT`] for its threads on drop: they may hang in the file system.
+struct Joined(Option<Runtime>);
 
-impl Drop for Unjoined {
+impl Drop for Joined {
     fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
+        let Some(runtime) = self.0.take() else { return };
+        if Handle::try_current().is_ok() {
+            // tokio panics if a thread that runs another runtime waits.
             runtime.shutdown_background();
+        } else {
+            // Threads that have no job end at once. Until then they keep the descriptors of the runtime open.
+            runtime.shutdown_timeout(JOIN_TIMEOUT);
         }
     }
 }
+
+/// Maximum time that a stopped server waits for a thread that hangs in the file system.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Maximum number of threads that wait for the disk.
 const DISK_THREADS: usize = 4;
@@ -77,7 +84,7 @@ impl Multiplexer for Tokio {
         // tokio panics if it has no thread for a job and cannot start one, so the first one is started here and stays.
         catch_panic(|| drop(runtime.spawn_blocking(|| ())))
             .ok_or_else(|| system_error(Errno::AGAIN.into()))?;
-        let runtime = Unjoined(Some(runtime));
+        let runtime = Joined(Some(runtime));
         let mut submit = TokioSubmit::new(config)?;
         let roots = open_roots(submit.host_mut(), config)?;
         let (listeners, addresses) = open_listeners(submit.host_mut(), config)?;
