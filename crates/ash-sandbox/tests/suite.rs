@@ -12,6 +12,7 @@ mod generated_modules;
 mod governor;
 mod kept;
 mod known_answers;
+mod lanes;
 #[cfg(feature = "sandbox")]
 mod memory;
 mod model;

@@ -4,10 +4,12 @@
 use crate::serving;
 
 use std::fs;
-use std::io::{BufRead, Read};
+use std::io::{BufRead, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
@@ -464,19 +466,28 @@ fn reload_read_each_pipe_twice() {
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (a, a_key, pipe) = (path("a.test.pem"), path("a.test.key"), path("pipe"));
     mknodat(CWD, &*pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
-    // It waits for the reader, and ends with the contents.
-    let write_key = || Command::new("cp").args([&a_key, &pipe]).spawn().unwrap();
-    let mut writer = write_key();
+    // Each write has been done and its pipe is open before the server reads, and the pipe closes once it is empty.
+    let key = fs::read(&a_key).unwrap();
+    let write_key = || {
+        let mut writer = fs::File::options().read(true).write(true).open(&pipe).unwrap();
+        writer.write_all(&key).unwrap();
+        thread::spawn(move || {
+            while rustix::io::ioctl_fionread(&writer).unwrap() > 0 {
+                thread::sleep(Duration::from_millis(1));
+            }
+        })
+    };
+    let writer = write_key();
     let arguments = ["-p", "0", "--tls-cert", &a, "--tls-key", &pipe, "--log-level", "info"];
     let mut serving = Serving::start(&arguments);
-    assert!(writer.wait().unwrap().success());
-    let mut writer = write_key();
+    writer.join().unwrap();
+    let writer = write_key();
     serving.signal(Signal::HUP);
     let mut lines = serving.errors.by_ref().lines().map(Result::unwrap);
     let is_outcome = |line: &String| line.contains("reloaded") || line.contains("stay");
     let line = lines.find(is_outcome).unwrap();
     assert!(line.contains("settings reloaded"), "{line}");
-    assert!(writer.wait().unwrap().success());
+    writer.join().unwrap();
     serving.signal(Signal::TERM);
     assert!(serving.child.wait().unwrap().success());
 }

@@ -76,8 +76,8 @@ mod x86_64 {
         );
         outcome.notes.push(
             "`fused` is what a list gets by default: these lists have kernels that were compiled with the crate, with \
-             vectors. `generated` is the loop that is generated at run time for a list that has no kernel, one of 64 bits \
-             at a time; `generated_over_separate_generated` compares it with such loops for each pipe."
+             vectors. `generated` is the loop that is generated at run time for a list that has no kernel, with \
+             vectors of 16 bytes here; `generated_over_separate_generated` compares it with such loops for each pipe."
                 .to_owned(),
         );
         Ok(outcome)

@@ -58,6 +58,17 @@ impl Ilp {
         self.code.execution()
     }
 
+    /// The width of the vectors that the loop works on, in bytes; `None` if it takes one word after another.
+    ///
+    /// Generated code has vectors on x86-64 with SSE4.2, if each pipe of the list has one gauge, in all its instructions,
+    /// shifts by constants, has no CRC, no table and no trailing zeros to count, and ones only of bytes, and if it only reads
+    /// a persistent register, or has one instruction with it that adds a word to it:
+    /// [`Add`](super::Binary::Add), [`AddEndAroundCarry`](super::Binary::AddEndAroundCarry), [`And`](super::Binary::And),
+    /// [`Or`](super::Binary::Or) or [`Xor`](super::Binary::Xor). Products of bytes have none.
+    pub fn vector_bytes(&self) -> Option<usize> {
+        self.code.vector_bytes()
+    }
+
     /// Returns whether fragments may be applied in any order: all pipes are commutative. One fragment, the end of the message,
     /// may have a part of a unit.
     pub fn is_commutative(&self) -> bool {

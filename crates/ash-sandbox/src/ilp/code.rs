@@ -91,6 +91,16 @@ impl Code {
         }
     }
 
+    /// Returns the width of the vectors that it works on.
+    pub(crate) fn vector_bytes(&self) -> Option<usize> {
+        match self {
+            Code::Kernel(kernel) if kernel.tier() == Tier::Portable => None,
+            Code::Kernel(_) => Some(32),
+            Code::Generated(generated) => generated.vector_bytes(),
+            Code::Interpreted(_) => None,
+        }
+    }
+
     /// Returns about how many instructions a unit of the message takes, beyond those of a copy. A kernel on vectors of AVX2
     /// takes few.
     #[cfg(feature = "sandbox")]

@@ -1,10 +1,14 @@
-//! Generates code for a list of pipes, by Cranelift: one loop that loads a unit, has it pass through
-//! all pipes in registers, and stores it.
+//! Generates code for a list of pipes, by Cranelift: one loop that loads a part of the message, has it pass through
+//! all pipes in registers, and stores it. A part is a block of vectors where all pipes can take several words at once, else a
+//! unit.
 //!
 //! The pages of the code can be written or executed, never both: `cranelift-jit` fills them and then
 //! makes them executable.
 
+mod lanes;
 mod lower;
+mod vectors;
+mod words;
 
 use std::fmt;
 use std::mem;
@@ -21,6 +25,8 @@ use cranelift_module::{Linkage, Module, ModuleError, default_libcall_names};
 use super::error::GeneratorError;
 use super::instruction::{Instruction, Table};
 use super::program::Program;
+use lanes::Lanes;
+use vectors::VECTOR_BYTES;
 
 /// Registers, source, destination, units, keystreams.
 type Entry = unsafe extern "C" fn(*mut u64, *const u8, *mut u8, usize, *const u8);
@@ -31,6 +37,7 @@ pub(crate) struct Generated {
     module: Option<Box<JITModule>>,
     entry: Entry,
     code_bytes: usize,
+    vector_bytes: Option<usize>,
     /// The code has the addresses of these tables in it.
     _tables: Vec<Arc<Table>>,
 }
@@ -44,12 +51,20 @@ impl Generated {
     pub(crate) fn new(program: &Program) -> Result<Generated, GeneratorError> {
         let isa = processor()?;
         let mut module = JITModule::new(JITBuilder::with_isa(isa, default_libcall_names()));
-        match define(&mut module, program) {
+        let lanes = lanes::of_program(program);
+        match define(&mut module, program, lanes.as_deref()) {
             Ok((address, code_bytes)) => {
                 // SAFETY: this is the address of a function of that signature.
                 let entry = unsafe { mem::transmute::<*const u8, Entry>(address) };
                 let _tables = tables(program);
-                Ok(Generated { module: Some(Box::new(module)), entry, code_bytes, _tables })
+                let vector_bytes = lanes.map(|_| VECTOR_BYTES);
+                Ok(Generated {
+                    module: Some(Box::new(module)),
+                    entry,
+                    code_bytes,
+                    vector_bytes,
+                    _tables,
+                })
             }
             Err(error) => {
                 // SAFETY: nobody has an address of it.
@@ -61,6 +76,10 @@ impl Generated {
 
     pub(crate) fn code_bytes(&self) -> usize {
         self.code_bytes
+    }
+
+    pub(crate) fn vector_bytes(&self) -> Option<usize> {
+        self.vector_bytes
     }
 
     /// Runs the loop over `len` bytes, which are whole units.
@@ -123,11 +142,16 @@ fn processor() -> Result<OwnedTargetIsa, GeneratorError> {
 }
 
 /// Compiles the loop into the module. Returns its address and size.
-fn define(module: &mut JITModule, program: &Program) -> Result<(*const u8, usize), GeneratorError> {
+fn define(
+    module: &mut JITModule,
+    program: &Program,
+    lanes: Option<&[Lanes]>,
+) -> Result<(*const u8, usize), GeneratorError> {
     let mut context = Context::new();
     context.func.signature = signature(module);
     let target = module.target_config();
-    lower::build(&mut context.func, &mut FunctionBuilderContext::new(), target, program);
+    let mut functions = FunctionBuilderContext::new();
+    lower::build(&mut context.func, &mut functions, target, program, lanes);
     let function = module
         .declare_function("ilp", Linkage::Export, &context.func.signature)
         .map_err(rejected)?;

@@ -70,7 +70,8 @@ pub(crate) fn echo_to_a_late_reader(server: SocketAddr, value: u8) {
         scope.spawn(|| {
             let part = [value; 4096];
             while written.load(Ordering::Relaxed) < BYTES {
-                written.fetch_add(writes.write(&part).unwrap(), Ordering::Relaxed);
+                writes.write_all(&part).unwrap();
+                written.fetch_add(part.len(), Ordering::Relaxed);
             }
         });
         let mut before = 0;

@@ -1,35 +1,28 @@
-//! Lowers pipes to Cranelift's instructions. Values are 64 bits wide, as registers are; what is
-//! narrower has zeros above.
-
-use std::sync::Arc;
+//! Lowers a list of pipes to Cranelift's instructions: a loop over blocks of vectors, if all pipes of the list work lane by
+//! lane, and one over units, which does the rest.
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{
-    AbiParam, Function, InstBuilder, MemFlagsData, SigRef, Signature, Type, UserFuncName, Value,
-    types,
-};
-use cranelift_codegen::isa::{CallConv, TargetFrontendConfig};
+use cranelift_codegen::ir::{Function, InstBuilder, SigRef, UserFuncName, Value, types};
+use cranelift_codegen::isa::TargetFrontendConfig;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 
-use crate::ilp::castagnoli;
-use crate::ilp::instruction::{Binary, Class, Instruction, Operand, Register, Unary};
-use crate::ilp::program::{Placed, Program};
-use crate::ilp::state::KEYSTREAM_BYTES;
-use crate::ilp::{Gauge, MAX_TEMPORARY, Mode, UNIT_BYTES};
+use super::lanes::Lanes;
+use super::vectors::{BLOCK_BYTES, Vectors};
+use super::words::{LITTLE_ENDIAN, TRUSTED, Words, crc32c_signature};
+use crate::ilp::program::Program;
+use crate::ilp::{Mode, UNIT_BYTES};
 
-/// Writes the loop into a function with the parameters registers, source, destination, units,
-/// keystreams.
-pub(crate) fn build(
+/// Writes the loops into a function with the parameters registers, source, destination, units, keystreams.
+pub(super) fn build(
     function: &mut Function,
     context: &mut FunctionBuilderContext,
     target: TargetFrontendConfig,
     of: &Program,
+    lanes: Option<&[Lanes]>,
 ) {
     function.name = UserFuncName::default();
     let mut builder = FunctionBuilder::new(function, context);
     let entry = builder.create_block();
-    let (head, body, exit) =
-        (builder.create_block(), builder.create_block(), builder.create_block());
     builder.append_block_params_for_function_params(entry);
     builder.switch_to_block(entry);
     let &[registers, source, destination, units, keystreams] = builder.block_params(entry) else {
@@ -45,31 +38,14 @@ pub(crate) fn build(
         builder.def_var(*variable, value);
     }
     let end = builder.ins().imul_imm_s(units, UNIT_BYTES as i64);
-    builder.ins().jump(head, &[]);
-
-    builder.switch_to_block(head);
-    let place = builder.use_var(at);
-    let more = builder.ins().icmp(IntCC::UnsignedLessThan, place, end);
-    builder.ins().brif(more, body, &[], exit, &[]);
-
-    builder.switch_to_block(body);
-    let address = builder.ins().iadd(source, place);
-    let mut unit = builder.ins().load(types::I64, LITTLE_ENDIAN, address, 0);
     let call = builder.import_signature(crc32c_signature(builder.func.signature.call_conv));
-    let mut lower = Lower { builder, persistent: &persistent, call, place, keystreams };
-    for placed in &of.pipes {
-        unit = lower.pipe(placed, unit);
+    let mut loops =
+        Loops { builder, of, persistent, call, at, source, destination, keystreams, end };
+    if let Some(lanes) = lanes {
+        loops.blocks(lanes);
     }
-    let mut builder = lower.builder;
-    if of.mode == Mode::Write {
-        let address = builder.ins().iadd(destination, place);
-        builder.ins().store(LITTLE_ENDIAN, unit, address, 0);
-    }
-    let next = builder.ins().iadd_imm_s(place, UNIT_BYTES as i64);
-    builder.def_var(at, next);
-    builder.ins().jump(head, &[]);
-
-    builder.switch_to_block(exit);
+    loops.units();
+    let Loops { mut builder, persistent, .. } = loops;
     for (slot, variable) in persistent.iter().enumerate() {
         let value = builder.use_var(*variable);
         builder.ins().store(TRUSTED, value, registers, slot as i32 * 8);
@@ -79,236 +55,79 @@ pub(crate) fn build(
     builder.finalize(target);
 }
 
-/// Loads and stores of aligned memory that is known to be there.
-const TRUSTED: MemFlagsData = MemFlagsData::trusted();
-/// Loads and stores of the message, at any alignment. They cannot trap: the range was checked.
-const LITTLE_ENDIAN: MemFlagsData =
-    MemFlagsData::new().with_endianness(cranelift_codegen::ir::Endianness::Little).with_notrap();
-
-fn crc32c_signature(convention: CallConv) -> Signature {
-    let mut signature = Signature::new(convention);
-    signature.params = vec![AbiParam::new(types::I64); 2];
-    signature.returns = vec![AbiParam::new(types::I64)];
-    signature
-}
-
-struct Lower<'a> {
+struct Loops<'a> {
     builder: FunctionBuilder<'a>,
-    persistent: &'a [Variable],
+    of: &'a Program,
+    persistent: Vec<Variable>,
     call: SigRef,
-    /// How far the loop is, in bytes.
-    place: Value,
+    /// How far the loops are, in bytes.
+    at: Variable,
+    source: Value,
+    destination: Value,
     keystreams: Value,
+    /// The bytes of all units.
+    end: Value,
 }
 
-impl Lower<'_> {
-    /// Has a unit pass through a pipe, step by step.
-    fn pipe(&mut self, placed: &Placed, unit: Value) -> Value {
-        let (step, output) = (placed.pipe.step_bytes(), placed.pipe.output);
-        let mut given: Option<Value> = None;
-        let mut bits = 0;
-        for number in 0..UNIT_BYTES / step {
-            for word in self.step(placed, unit, number * step) {
-                let word = self.shift_left(word, bits);
-                given = Some(given.map_or(word, |sum| self.builder.ins().bor(sum, word)));
-                bits += output.bits();
-            }
+impl Loops<'_> {
+    /// The loop over blocks. It has at least one turn, or is not entered: registers that are wider than what it adds to them
+    /// stay as they are.
+    fn blocks(&mut self, lanes: &[Lanes]) {
+        let [begin, body, exit, after] = [(); 4].map(|()| self.builder.create_block());
+        let end = self.builder.ins().band_imm_s(self.end, -(BLOCK_BYTES as i64));
+        self.builder.ins().brif(end, begin, &[], after, &[]);
+
+        self.builder.switch_to_block(begin);
+        let mut vectors = Vectors::new(&mut self.builder, &self.persistent, self.keystreams, lanes);
+        vectors.builder.ins().jump(body, &[]);
+
+        vectors.builder.switch_to_block(body);
+        let place = vectors.builder.use_var(self.at);
+        let address = vectors.builder.ins().iadd(self.source, place);
+        let mut block = vectors.load(address);
+        for (placed, lanes) in self.of.pipes.iter().zip(lanes) {
+            block = vectors.pipe(placed, lanes, place, block);
         }
-        given.unwrap_or(unit)
-    }
-
-    /// Lowers the body for the step that begins `first` bytes into the unit. Returns what it gives.
-    fn step(&mut self, placed: &Placed, unit: Value, first: usize) -> Vec<Value> {
-        let pipe = &placed.pipe;
-        let registers = &self.persistent[placed.first_register..][..pipe.initial.len()];
-        let mut temporaries: [Option<Value>; MAX_TEMPORARY] = [None; MAX_TEMPORARY];
-        let mut taken = first as u32 * 8;
-        let mut given = Vec::new();
-        for instruction in &pipe.body {
-            let get = |builder: &mut FunctionBuilder<'_>, operand: Operand| match operand {
-                Operand::Constant(constant) => builder.ins().iconst(types::I64, constant as i64),
-                Operand::Register(Register { class: Class::Persistent, index }) => {
-                    builder.use_var(registers[usize::from(index)])
-                }
-                Operand::Register(Register { class: Class::Temporary, index }) => {
-                    temporaries[usize::from(index)].expect("written before it is read: checked")
-                }
-            };
-            let (to, value) = match instruction {
-                Instruction::Input { to } => {
-                    let word = self.shift_right(unit, taken);
-                    taken += pipe.input.bits();
-                    (*to, self.cut(pipe.input, word))
-                }
-                Instruction::Output { from } => {
-                    let word = get(&mut self.builder, *from);
-                    given.push(self.cut(pipe.output, word));
-                    continue;
-                }
-                Instruction::Unary { operation, gauge, to, from } => {
-                    let word = get(&mut self.builder, *from);
-                    (*to, self.unary(*operation, *gauge, word))
-                }
-                Instruction::Binary { operation, gauge, to, left, right } => {
-                    let left = get(&mut self.builder, *left);
-                    let right = get(&mut self.builder, *right);
-                    (*to, self.binary(*operation, *gauge, left, right))
-                }
-                Instruction::Select { to, condition, then, otherwise } => {
-                    let condition = get(&mut self.builder, *condition);
-                    let then = get(&mut self.builder, *then);
-                    let otherwise = get(&mut self.builder, *otherwise);
-                    (*to, self.builder.ins().select(condition, then, otherwise))
-                }
-                Instruction::Crc32c { gauge, to, word } => {
-                    let crc = get(&mut self.builder, (*to).into());
-                    let word = get(&mut self.builder, *word);
-                    (*to, self.crc32c(*gauge, crc, word))
-                }
-                Instruction::Lookup { to, table, index } => {
-                    let index = get(&mut self.builder, *index);
-                    (*to, self.lookup(table, index))
-                }
-                Instruction::Keystream { to } => {
-                    let number = placed.keystream.expect("the pipe has a keystream: counted");
-                    (*to, self.keystream(number, first, pipe.step_bytes()))
-                }
-            };
-            match to.class {
-                Class::Temporary => temporaries[usize::from(to.index)] = Some(value),
-                Class::Persistent => {
-                    self.builder.def_var(registers[usize::from(to.index)], value);
-                }
-            }
+        if self.of.mode == Mode::Write {
+            let address = vectors.builder.ins().iadd(self.destination, place);
+            vectors.store(address, block);
         }
-        given
+        let next = vectors.builder.ins().iadd_imm_s(place, BLOCK_BYTES as i64);
+        vectors.builder.def_var(self.at, next);
+        let more = vectors.builder.ins().icmp(IntCC::UnsignedLessThan, next, end);
+        vectors.builder.ins().brif(more, body, &[], exit, &[]);
+
+        vectors.builder.switch_to_block(exit);
+        vectors.finish(&self.persistent, lanes);
+        self.builder.ins().jump(after, &[]);
+        self.builder.switch_to_block(after);
     }
 
-    fn unary(&mut self, operation: Unary, gauge: Gauge, word: Value) -> Value {
-        let word = self.narrow(gauge, word);
-        let ins = self.builder.ins();
-        let result = match operation {
-            Unary::Move => word,
-            Unary::Not => ins.bnot(word),
-            // A byte has one order only.
-            Unary::SwapBytes if gauge == Gauge::Bits8 => word,
-            Unary::SwapBytes => ins.bswap(word),
-            Unary::CountOnes => ins.popcnt(word),
-            Unary::TrailingZeros => ins.ctz(word),
-        };
-        self.widen(gauge, result)
-    }
+    /// The loop over the units that are left.
+    fn units(&mut self) {
+        let [head, body, exit] = [(); 3].map(|()| self.builder.create_block());
+        self.builder.ins().jump(head, &[]);
 
-    fn binary(&mut self, operation: Binary, gauge: Gauge, left: Value, right: Value) -> Value {
-        if operation == Binary::AddEndAroundCarry {
-            return self.add_end_around_carry(gauge, left, right);
+        self.builder.switch_to_block(head);
+        let place = self.builder.use_var(self.at);
+        let more = self.builder.ins().icmp(IntCC::UnsignedLessThan, place, self.end);
+        self.builder.ins().brif(more, body, &[], exit, &[]);
+
+        self.builder.switch_to_block(body);
+        let address = self.builder.ins().iadd(self.source, place);
+        let mut unit = self.builder.ins().load(types::I64, LITTLE_ENDIAN, address, 0);
+        let (persistent, call, keystreams) = (&self.persistent, self.call, self.keystreams);
+        let mut words = Words { builder: &mut self.builder, persistent, call, place, keystreams };
+        for placed in &self.of.pipes {
+            unit = words.pipe(placed, unit);
         }
-        let (left, right) = (self.narrow(gauge, left), self.narrow(gauge, right));
-        let ins = self.builder.ins();
-        let result = match operation {
-            Binary::Add => ins.iadd(left, right),
-            Binary::Subtract => ins.isub(left, right),
-            Binary::Multiply => ins.imul(left, right),
-            Binary::And => ins.band(left, right),
-            Binary::Or => ins.bor(left, right),
-            Binary::Xor => ins.bxor(left, right),
-            // Cranelift takes shifts modulo the width, as the instructions do.
-            Binary::ShiftLeft => ins.ishl(left, right),
-            Binary::ShiftRight => ins.ushr(left, right),
-            Binary::RotateLeft => ins.rotl(left, right),
-            Binary::Equal => return self.compare(IntCC::Equal, left, right),
-            Binary::LessThan => return self.compare(IntCC::UnsignedLessThan, left, right),
-            Binary::AddEndAroundCarry => unreachable!("done above"),
-        };
-        self.widen(gauge, result)
-    }
-
-    fn compare(&mut self, condition: IntCC, left: Value, right: Value) -> Value {
-        let result = self.builder.ins().icmp(condition, left, right);
-        self.builder.ins().uextend(types::I64, result)
-    }
-
-    fn add_end_around_carry(&mut self, gauge: Gauge, left: Value, right: Value) -> Value {
-        let (left, right) = (self.cut(gauge, left), self.cut(gauge, right));
-        let sum = self.builder.ins().iadd(left, right);
-        let carry = match gauge {
-            Gauge::Bits64 => self.compare(IntCC::UnsignedLessThan, sum, left),
-            _ => self.shift_right(sum, gauge.bits()),
-        };
-        let sum = self.cut(gauge, sum);
-        self.builder.ins().iadd(sum, carry)
-    }
-
-    /// Calls a function, as Cranelift has no such instruction.
-    fn crc32c(&mut self, gauge: Gauge, crc: Value, word: Value) -> Value {
-        let function = match gauge {
-            Gauge::Bits8 => castagnoli::update_1_byte as *const () as usize,
-            Gauge::Bits16 => castagnoli::update_2_bytes as *const () as usize,
-            Gauge::Bits32 => castagnoli::update_4_bytes as *const () as usize,
-            Gauge::Bits64 => castagnoli::word_update_address(),
-        };
-        let function = self.builder.ins().iconst(types::I64, function as i64);
-        let call = self.builder.ins().call_indirect(self.call, function, &[crc, word]);
-        self.builder.inst_results(call)[0]
-    }
-
-    fn lookup(&mut self, table: &Arc<[u64; 256]>, index: Value) -> Value {
-        let index = self.cut(Gauge::Bits8, index);
-        let offset = self.shift_left(index, 3);
-        let table = self.builder.ins().iconst(types::I64, Arc::as_ptr(table) as i64);
-        let address = self.builder.ins().iadd(table, offset);
-        self.builder.ins().load(types::I64, TRUSTED, address, 0)
-    }
-
-    fn keystream(&mut self, number: usize, first: usize, bytes: usize) -> Value {
-        let address = self.builder.ins().iadd(self.keystreams, self.place);
-        let offset = (number * KEYSTREAM_BYTES + first) as i32;
-        let narrow = match bytes {
-            1 => types::I8,
-            2 => types::I16,
-            4 => types::I32,
-            _ => types::I64,
-        };
-        let word = self.builder.ins().load(narrow, LITTLE_ENDIAN, address, offset);
-        if narrow == types::I64 { word } else { self.builder.ins().uextend(types::I64, word) }
-    }
-
-    /// The low bits of a word, the others zero.
-    fn cut(&mut self, gauge: Gauge, word: Value) -> Value {
-        match gauge {
-            Gauge::Bits64 => word,
-            _ => self.builder.ins().band_imm_u(word, gauge.mask() as i64),
+        if self.of.mode == Mode::Write {
+            let address = self.builder.ins().iadd(self.destination, place);
+            self.builder.ins().store(LITTLE_ENDIAN, unit, address, 0);
         }
-    }
-
-    fn narrow(&mut self, gauge: Gauge, word: Value) -> Value {
-        match width(gauge) {
-            types::I64 => word,
-            narrow => self.builder.ins().ireduce(narrow, word),
-        }
-    }
-
-    fn widen(&mut self, gauge: Gauge, word: Value) -> Value {
-        match gauge {
-            Gauge::Bits64 => word,
-            _ => self.builder.ins().uextend(types::I64, word),
-        }
-    }
-
-    fn shift_left(&mut self, word: Value, bits: u32) -> Value {
-        if bits == 0 { word } else { self.builder.ins().ishl_imm_u(word, i64::from(bits)) }
-    }
-
-    fn shift_right(&mut self, word: Value, bits: u32) -> Value {
-        if bits == 0 { word } else { self.builder.ins().ushr_imm_u(word, i64::from(bits)) }
-    }
-}
-
-fn width(gauge: Gauge) -> Type {
-    match gauge {
-        Gauge::Bits8 => types::I8,
-        Gauge::Bits16 => types::I16,
-        Gauge::Bits32 => types::I32,
-        Gauge::Bits64 => types::I64,
+        let next = self.builder.ins().iadd_imm_s(place, UNIT_BYTES as i64);
+        self.builder.def_var(self.at, next);
+        self.builder.ins().jump(head, &[]);
+        self.builder.switch_to_block(exit);
     }
 }
