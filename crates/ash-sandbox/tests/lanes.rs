@@ -239,6 +239,44 @@ fn pipes_that_depend_on_the_order_take_one_word_after_another() {
     assert_eq!(last, None);
 }
 
+/// A lane has no more bits than the gauge, and Cranelift lacks some instructions.
+#[test]
+fn instructions_that_no_lane_can_execute_are_executed_word_by_word() {
+    const WIDE: u64 = 1 << 40;
+    let compare = |gauge, of: &dyn Fn(&mut PipeBuilder, Register, Register)| {
+        let mut pipe = Pipe::builder("wide", gauge);
+        // It is not 0, and its low bits are.
+        let wide = pipe.persistent(WIDE);
+        let word = pipe.input();
+        of(&mut pipe, wide, word);
+        pipe.output(word);
+        let mut list = PipeList::new();
+        list.add(pipe.build().unwrap()).unwrap();
+        let message: Vec<u8> = (0..=255).collect();
+        let [expected, given] = [Prefer::Interpreted, Prefer::Generated].map(|prefer| {
+            let ilp = list.compile_with(Mode::Write, prefer).unwrap();
+            assert_eq!(ilp.vector_bytes(), None);
+            let mut written = message.clone();
+            ilp.write_in_place(&mut ilp.state(), &mut written).unwrap();
+            written
+        });
+        assert_eq!(given, expected);
+    };
+    let gauge = Gauge::Bits32;
+    compare(gauge, &|pipe, wide, word| pipe.select(word, wide, 1, word));
+    compare(gauge, &|pipe, _, word| pipe.select(word, WIDE, 1, word));
+    compare(gauge, &|pipe, wide, word| {
+        pipe.select(word, word, wide, 0);
+        pipe.select(word, word, 1, 2);
+    });
+    compare(gauge, &|pipe, _, word| pipe.binary(Binary::Add, Gauge::Bits64, word, word, WIDE));
+    compare(gauge, &|pipe, wide, word| pipe.binary(Binary::ShiftLeft, gauge, word, word, wide));
+    compare(gauge, &|pipe, _, word| pipe.unary(Unary::CountOnes, gauge, word, word));
+    compare(gauge, &|pipe, _, word| pipe.unary(Unary::TrailingZeros, gauge, word, word));
+    let gauge = Gauge::Bits8;
+    compare(gauge, &|pipe, _, word| pipe.binary(Binary::Multiply, gauge, word, word, 3));
+}
+
 #[test]
 fn vectors_of_ready_made_kernels_have_a_width() {
     let compile = |prefer| {

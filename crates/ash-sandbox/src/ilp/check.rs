@@ -83,7 +83,7 @@ impl Body<'_> {
                 Instruction::Keystream { .. } => keystreams += 1,
                 _ => {}
             }
-            if let Some(to) = target(instruction) {
+            if let Some(to) = instruction.target() {
                 self.check_register(at, to)?;
                 if to.class == Class::Temporary {
                     known[usize::from(to.index)] = written;
@@ -115,7 +115,7 @@ impl Body<'_> {
         instruction: &Instruction,
         known: &[Content; MAX_TEMPORARY],
     ) -> Result<(), PipeError> {
-        for operand in operands(instruction).into_iter().flatten() {
+        for operand in instruction.operands() {
             let Operand::Register(register) = operand else { continue };
             self.check_register(at, register)?;
             if self.content(operand, known) == Content::Unwritten {
@@ -145,33 +145,5 @@ impl Body<'_> {
             }
             _ => Content::Other,
         }
-    }
-}
-
-/// The register that an instruction writes.
-pub(crate) fn target(instruction: &Instruction) -> Option<Register> {
-    match instruction {
-        Instruction::Output { .. } => None,
-        Instruction::Input { to }
-        | Instruction::Unary { to, .. }
-        | Instruction::Binary { to, .. }
-        | Instruction::Select { to, .. }
-        | Instruction::Crc32c { to, .. }
-        | Instruction::Lookup { to, .. }
-        | Instruction::Keystream { to } => Some(*to),
-    }
-}
-
-/// Returns the operands that an instruction reads.
-fn operands(instruction: &Instruction) -> [Option<Operand>; 3] {
-    match instruction {
-        Instruction::Input { .. } | Instruction::Keystream { .. } => [None; 3],
-        Instruction::Output { from } | Instruction::Unary { from, .. } => [Some(*from), None, None],
-        Instruction::Binary { left, right, .. } => [Some(*left), Some(*right), None],
-        Instruction::Select { condition, then, otherwise, .. } => {
-            [Some(*condition), Some(*then), Some(*otherwise)]
-        }
-        Instruction::Crc32c { to, word, .. } => [Some((*to).into()), Some(*word), None],
-        Instruction::Lookup { index, .. } => [Some(*index), None, None],
     }
 }

@@ -2,7 +2,7 @@ use super::CompileError;
 use super::error::GeneratorError;
 use super::generator::Generated;
 use super::interpreter;
-use super::kernels::{Kernel, Tier};
+use super::kernels::{Kernel, Tier, VECTOR_BYTES};
 use super::program::Program;
 use super::{Mode, UNIT_BYTES};
 
@@ -95,7 +95,7 @@ impl Code {
     pub(crate) fn vector_bytes(&self) -> Option<usize> {
         match self {
             Code::Kernel(kernel) if kernel.tier() == Tier::Portable => None,
-            Code::Kernel(_) => Some(32),
+            Code::Kernel(_) => Some(VECTOR_BYTES),
             Code::Generated(generated) => generated.vector_bytes(),
             Code::Interpreted(_) => None,
         }

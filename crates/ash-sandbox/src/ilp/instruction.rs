@@ -212,6 +212,39 @@ pub(crate) enum Instruction {
     },
 }
 
+impl Instruction {
+    /// The register that it writes.
+    pub(crate) fn target(&self) -> Option<Register> {
+        match self {
+            Instruction::Output { .. } => None,
+            Instruction::Input { to }
+            | Instruction::Unary { to, .. }
+            | Instruction::Binary { to, .. }
+            | Instruction::Select { to, .. }
+            | Instruction::Crc32c { to, .. }
+            | Instruction::Lookup { to, .. }
+            | Instruction::Keystream { to } => Some(*to),
+        }
+    }
+
+    /// The operands that it reads.
+    pub(crate) fn operands(&self) -> impl Iterator<Item = Operand> {
+        let read = match self {
+            Instruction::Input { .. } | Instruction::Keystream { .. } => [None; 3],
+            Instruction::Output { from } | Instruction::Unary { from, .. } => {
+                [Some(*from), None, None]
+            }
+            Instruction::Binary { left, right, .. } => [Some(*left), Some(*right), None],
+            Instruction::Select { condition, then, otherwise, .. } => {
+                [Some(*condition), Some(*then), Some(*otherwise)]
+            }
+            Instruction::Crc32c { to, word, .. } => [Some((*to).into()), Some(*word), None],
+            Instruction::Lookup { index, .. } => [Some(*index), None, None],
+        };
+        read.into_iter().flatten()
+    }
+}
+
 /// Adds the bytes of a word to a CRC32C, as the instruction does.
 pub(crate) fn eval_crc32c(gauge: Gauge, crc: u64, word: u64) -> u64 {
     castagnoli::update(crc as u32, &word.to_le_bytes()[..gauge.bytes()]).into()

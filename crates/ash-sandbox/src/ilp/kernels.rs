@@ -18,6 +18,7 @@ use std::fmt;
 
 use super::program::Program;
 use shape::Shape;
+pub(crate) use vector::VECTOR_BYTES;
 use vector::{Function, PIECE_BYTES, Registers, Slots};
 
 /// The processor features that a kernel needs.

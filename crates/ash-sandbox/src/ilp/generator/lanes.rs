@@ -93,10 +93,11 @@ fn is_of_lanes(instruction: &Instruction, lane: Gauge) -> bool {
 
 /// Returns what a body does with a persistent register, if it can be done by lanes.
 fn use_of(register: Register, body: &[Instruction]) -> Option<Use> {
-    let mut writes = body.iter().filter(|one| written_by(one) == Some(register));
+    let mut writes = body.iter().filter(|one| one.target() == Some(register));
     let Some(write) = writes.next() else { return Some(Use::Read) };
     let Instruction::Binary { operation, left, right, .. } = write else { return None };
-    let reads = body.iter().flat_map(read_by).filter(|read| *read == register.into()).count();
+    let reads =
+        body.iter().flat_map(Instruction::operands).filter(|read| *read == register.into()).count();
     let is_gathered = writes.next().is_none()
         && reads == 1
         && [*left, *right].contains(&register.into())
@@ -110,31 +111,5 @@ pub(super) fn identity(operation: Binary) -> Option<u64> {
         Binary::Add | Binary::AddEndAroundCarry | Binary::Or | Binary::Xor => Some(0),
         Binary::And => Some(u64::MAX),
         _ => None,
-    }
-}
-
-fn written_by(instruction: &Instruction) -> Option<Register> {
-    match instruction {
-        Instruction::Output { .. } => None,
-        Instruction::Input { to }
-        | Instruction::Unary { to, .. }
-        | Instruction::Binary { to, .. }
-        | Instruction::Select { to, .. }
-        | Instruction::Crc32c { to, .. }
-        | Instruction::Lookup { to, .. }
-        | Instruction::Keystream { to } => Some(*to),
-    }
-}
-
-fn read_by(instruction: &Instruction) -> Vec<Operand> {
-    match instruction {
-        Instruction::Input { .. } | Instruction::Keystream { .. } => vec![],
-        Instruction::Output { from } | Instruction::Unary { from, .. } => vec![*from],
-        Instruction::Binary { left, right, .. } => vec![*left, *right],
-        Instruction::Select { condition, then, otherwise, .. } => {
-            vec![*condition, *then, *otherwise]
-        }
-        Instruction::Crc32c { to, word, .. } => vec![(*to).into(), *word],
-        Instruction::Lookup { index, .. } => vec![*index],
     }
 }

@@ -244,6 +244,28 @@ mod tests {
     }
 
     #[test]
+    fn thread_that_hangs_does_not_keep_a_stopped_server() {
+        let runtime = Builder::new_current_thread().build().unwrap();
+        let (release, hangs) = std::sync::mpsc::channel::<()>();
+        let (ended, end) = std::sync::mpsc::channel();
+        runtime.spawn_blocking(move || {
+            let _ = hangs.recv();
+            ended.send(()).unwrap();
+        });
+        // It returns while the thread waits.
+        drop(Joined(Some(runtime)));
+        assert!(end.try_recv().is_err());
+        drop(release);
+        end.recv().unwrap();
+    }
+
+    #[test]
+    fn mechanism_that_was_dropped_by_another_runtime_panicked() {
+        let runtime = Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async { drop(Tokio::new(&Config::default()).unwrap()) });
+    }
+
+    #[test]
     fn task_without_a_buffer_retried_in_a_busy_loop() {
         const BUFFERS: u16 = 4;
         const CLIENTS: u64 = 3;
