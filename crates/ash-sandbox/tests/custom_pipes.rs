@@ -165,6 +165,33 @@ fn a_pipe_may_have_a_keystream_at_any_gauge() {
     }
 }
 
+#[test]
+fn keystream_behind_the_end_of_the_message_is_not_seen() {
+    for gauge in Gauge::ALL {
+        let mut pipe = Pipe::builder("sum of the keystream", gauge);
+        let sum = pipe.persistent(0);
+        let word = pipe.input();
+        let stream = pipe.keystream();
+        pipe.binary(Binary::Add, Gauge::Bits64, sum, sum, stream);
+        pipe.output(word);
+        let pipe = pipe.build().unwrap();
+        for len in 0..24 {
+            let [expected, given] = [Prefer::Interpreted, Prefer::Generated].map(|prefer| {
+                let mut list = PipeList::new();
+                let id = list.add(pipe.clone()).unwrap();
+                let ilp = list.compile_with(Mode::Read, prefer).unwrap();
+                let mut state = ilp.state();
+                state.export_key(id, &[3; 32], &[4; 12], 7).unwrap();
+                // More of it than the next message has.
+                ilp.read(&mut state, &[0; 64]).unwrap();
+                ilp.read(&mut state, &[0; 24][..len]).unwrap();
+                state.import(id, sum).unwrap()
+            });
+            assert_eq!(given, expected, "{gauge:?}, {len} bytes");
+        }
+    }
+}
+
 /// One instruction at random. Registers and operands are chosen among those that there are.
 #[derive(Clone, Debug)]
 enum Step {

@@ -395,7 +395,7 @@ fn portable_kernel_was_charged_as_a_copy() {
     assert!(words >= 128 * 32, "{words}");
     let bytes = charged(Prefer::PortableKernel, 7) - charged(Prefer::PortableKernel, 0);
     assert!(bytes >= 7 * 4, "{bytes}");
-    // Generated code has its tail interpreted.
+    // Generated code has branches at the end of a message.
     assert!(charged(Prefer::Generated, 1024) - charged(Prefer::Generated, 0) >= 128 * 32);
     assert!(charged(Prefer::Generated, 7) - charged(Prefer::Generated, 0) > bytes);
 }

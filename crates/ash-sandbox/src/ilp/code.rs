@@ -4,11 +4,13 @@ use super::generator::Generated;
 use super::interpreter;
 use super::kernels::{Kernel, Tier, VECTOR_BYTES};
 use super::program::Program;
-use super::{Mode, UNIT_BYTES};
 
 /// Instructions of the processor for one that is interpreted.
 #[cfg(feature = "sandbox")]
 const INTERPRETED: u64 = 16;
+/// As many for one of generated code, where each step has a branch.
+#[cfg(feature = "sandbox")]
+const WITH_BRANCH: u64 = 2;
 
 /// Which execution to compile for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -118,8 +120,8 @@ impl Code {
         match self {
             Code::Kernel(kernel) if kernel.tier() != Tier::Portable => 0,
             Code::Kernel(_) => program.operations_of_tail(1),
-            // The interpreter does the tail of both.
-            Code::Generated(_) | Code::Interpreted(_) => program.operations_of_tail(INTERPRETED),
+            Code::Generated(_) => program.operations_of_tail(WITH_BRANCH),
+            Code::Interpreted(_) => program.operations_of_tail(INTERPRETED),
         }
     }
 
@@ -163,25 +165,13 @@ impl Code {
         len: usize,
         keystream: &[u8],
     ) {
-        let Code::Generated(generated) = self else {
-            // SAFETY: the caller's promise.
-            return unsafe {
-                interpreter::run(program, registers, source, destination, len, keystream, 0);
-            };
-        };
-        let whole = len - len % UNIT_BYTES;
-        // SAFETY: the caller's promise, for the units and then for the tail. In mode Read the
-        // destination is not touched, so no pointer into it is made.
+        // SAFETY: the caller's promise. Of each keystream, `State` has KEYSTREAM_BYTES, which are whole units.
         unsafe {
-            generated.run(registers, source, destination, whole, keystream);
-            if whole < len {
-                let destination = match program.mode {
-                    Mode::Read => destination,
-                    Mode::Write => destination.add(whole),
-                };
-                let source = source.add(whole);
-                let rest = len - whole;
-                interpreter::run(program, registers, source, destination, rest, keystream, whole);
+            match self {
+                Code::Generated(generated) => {
+                    generated.run(registers, source, destination, len, keystream);
+                }
+                _ => interpreter::run(program, registers, source, destination, len, keystream),
             }
         }
     }

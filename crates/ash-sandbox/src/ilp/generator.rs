@@ -1,12 +1,13 @@
 //! Generates code for a list of pipes, by Cranelift: one loop that loads a part of the message, has it pass through
 //! all pipes in registers, and stores it. A part is a block of vectors where all pipes can take several words at once, else a
-//! unit.
+//! unit, and at last what is left of one.
 //!
 //! The pages of the code can be written or executed, never both: `cranelift-jit` fills them and then
 //! makes them executable.
 
 mod lanes;
 mod lower;
+mod tail;
 mod vectors;
 mod words;
 
@@ -28,7 +29,7 @@ use super::program::Program;
 use lanes::Lanes;
 use vectors::VECTOR_BYTES;
 
-/// Registers, source, destination, units, keystreams.
+/// Registers, source, destination, bytes, keystreams.
 type Entry = unsafe extern "C" fn(*mut u64, *const u8, *mut u8, usize, *const u8);
 
 /// The code of a list.
@@ -82,11 +83,11 @@ impl Generated {
         self.vector_bytes
     }
 
-    /// Runs the loop over `len` bytes, which are whole units.
+    /// Runs the loop over `len` bytes.
     ///
     /// # Safety
     ///
-    /// As for the interpreter's `run`; there are as many registers as the program has.
+    /// As for the interpreter's `run`; there are as many registers as the program has, and whole units of each keystream.
     #[inline]
     pub(crate) unsafe fn run(
         &self,
@@ -96,11 +97,10 @@ impl Generated {
         len: usize,
         keystream: &[u8],
     ) {
-        let units = len / super::UNIT_BYTES;
         let (registers, keystream) = (registers.as_mut_ptr(), keystream.as_ptr());
-        // SAFETY: the code touches `units` units at source and destination and in each keystream, and
-        // the program's registers, all of which the caller vouches for; the module is still there.
-        unsafe { (self.entry)(registers, source, destination, units, keystream) };
+        // SAFETY: the code touches `len` bytes at source and destination, as many whole units of each keystream, and the
+        // program's registers, all of which the caller vouches for; the module is still there.
+        unsafe { (self.entry)(registers, source, destination, len, keystream) };
     }
 }
 

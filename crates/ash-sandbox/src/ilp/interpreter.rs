@@ -1,5 +1,5 @@
 //! The interpreter: instruction by instruction, and memory byte by byte. What it does is what a pipe
-//! means; generated code and kernels are compared with it. It also does the tails of generated code.
+//! means; generated code and kernels are compared with it.
 
 use super::instruction::{Class, Instruction, Operand, Register, eval_crc32c};
 use super::program::{Placed, Program};
@@ -8,12 +8,10 @@ use super::{Gauge, MAX_TEMPORARY, Mode, Tail, UNIT_BYTES};
 
 /// Applies a program to `len` bytes.
 ///
-/// `first` is how many bytes of the keystreams have been taken already.
-///
 /// # Safety
 ///
 /// `len` bytes can be read at `source`, and in mode [`Mode::Write`] written at `destination`, which is
-/// `source` or does not overlap it. `first + len` bytes of each keystream are there, if there are any.
+/// `source` or does not overlap it. `len` bytes of each keystream are there, if there are any.
 pub(crate) unsafe fn run(
     program: &Program,
     registers: &mut [u64],
@@ -21,7 +19,6 @@ pub(crate) unsafe fn run(
     destination: *mut u8,
     len: usize,
     keystream: &[u8],
-    first: usize,
 ) {
     let mut at = 0;
     while at < len {
@@ -33,7 +30,7 @@ pub(crate) unsafe fn run(
         }
         for placed in &program.pipes {
             let stream = placed.keystream.map_or(&[][..], |number| {
-                let begin = number * KEYSTREAM_BYTES + first + at;
+                let begin = number * KEYSTREAM_BYTES + at;
                 &keystream[begin..begin + bytes]
             });
             apply(placed, registers, &mut unit[..bytes], stream);

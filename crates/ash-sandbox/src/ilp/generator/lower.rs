@@ -1,5 +1,5 @@
 //! Lowers a list of pipes to Cranelift's instructions: a loop over blocks of vectors, if all pipes of the list work lane by
-//! lane, and one over units, which does the rest.
+//! lane, one over the units that are left, and what takes the end of the message, which is shorter than a unit.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Function, InstBuilder, SigRef, UserFuncName, Value, types};
@@ -12,7 +12,7 @@ use super::words::{LITTLE_ENDIAN, TRUSTED, Words, crc32c_signature};
 use crate::ilp::program::Program;
 use crate::ilp::{Mode, UNIT_BYTES};
 
-/// Writes the loops into a function with the parameters registers, source, destination, units, keystreams.
+/// Writes the loops into a function with the parameters registers, source, destination, bytes, keystreams.
 pub(super) fn build(
     function: &mut Function,
     context: &mut FunctionBuilderContext,
@@ -25,7 +25,7 @@ pub(super) fn build(
     let entry = builder.create_block();
     builder.append_block_params_for_function_params(entry);
     builder.switch_to_block(entry);
-    let &[registers, source, destination, units, keystreams] = builder.block_params(entry) else {
+    let &[registers, source, destination, len, keystreams] = builder.block_params(entry) else {
         unreachable!("the signature has five parameters");
     };
     let at = builder.declare_var(types::I64);
@@ -37,14 +37,16 @@ pub(super) fn build(
         let value = builder.ins().load(types::I64, TRUSTED, registers, slot as i32 * 8);
         builder.def_var(*variable, value);
     }
-    let end = builder.ins().imul_imm_s(units, UNIT_BYTES as i64);
+    let end = builder.ins().band_imm_s(len, -(UNIT_BYTES as i64));
+    let rest = builder.ins().band_imm_u(len, UNIT_BYTES as i64 - 1);
     let call = builder.import_signature(crc32c_signature(builder.func.signature.call_conv));
     let mut loops =
-        Loops { builder, of, persistent, call, at, source, destination, keystreams, end };
+        Loops { builder, of, persistent, call, at, source, destination, keystreams, end, rest };
     if let Some(lanes) = lanes {
         loops.blocks(lanes);
     }
     loops.units();
+    loops.tail();
     let Loops { mut builder, persistent, .. } = loops;
     for (slot, variable) in persistent.iter().enumerate() {
         let value = builder.use_var(*variable);
@@ -67,9 +69,11 @@ struct Loops<'a> {
     keystreams: Value,
     /// The bytes of all units.
     end: Value,
+    /// The bytes behind them.
+    rest: Value,
 }
 
-impl Loops<'_> {
+impl<'b> Loops<'b> {
     /// The loop over blocks. It has at least one turn, or is not entered: registers that are wider than what it adds to them
     /// stay as they are.
     fn blocks(&mut self, lanes: &[Lanes]) {
@@ -116,10 +120,8 @@ impl Loops<'_> {
         self.builder.switch_to_block(body);
         let address = self.builder.ins().iadd(self.source, place);
         let mut unit = self.builder.ins().load(types::I64, LITTLE_ENDIAN, address, 0);
-        let (persistent, call, keystreams) = (&self.persistent, self.call, self.keystreams);
-        let mut words = Words { builder: &mut self.builder, persistent, call, place, keystreams };
         for placed in &self.of.pipes {
-            unit = words.pipe(placed, unit);
+            unit = self.words(place).pipe(placed, unit);
         }
         if self.of.mode == Mode::Write {
             let address = self.builder.ins().iadd(self.destination, place);
@@ -129,5 +131,26 @@ impl Loops<'_> {
         self.builder.def_var(self.at, next);
         self.builder.ins().jump(head, &[]);
         self.builder.switch_to_block(exit);
+    }
+    /// What takes the bytes behind the last unit, if there are any.
+    fn tail(&mut self) {
+        let (of, rest) = (self.of, self.rest);
+        let source = self.builder.ins().iadd(self.source, self.end);
+        let destination = self.builder.ins().iadd(self.destination, self.end);
+        self.words(self.end).when(rest, |words| {
+            let mut tail = words.load_tail(source, rest);
+            for placed in &of.pipes {
+                tail = words.pipe_tail(placed, tail, rest);
+            }
+            if of.mode == Mode::Write {
+                words.store_tail(destination, tail, rest);
+            }
+        });
+    }
+
+    /// The body for the unit at this place.
+    fn words(&mut self, place: Value) -> Words<'_, 'b> {
+        let (persistent, call, keystreams) = (&self.persistent, self.call, self.keystreams);
+        Words { builder: &mut self.builder, persistent, call, place, keystreams }
     }
 }

@@ -44,27 +44,44 @@ pub(super) struct Words<'a, 'b> {
 impl Words<'_, '_> {
     /// Has a unit pass through a pipe, step by step.
     pub(super) fn pipe(&mut self, placed: &Placed, unit: Value) -> Value {
-        let (step, output) = (placed.pipe.step_bytes(), placed.pipe.output);
         let mut given: Option<Value> = None;
-        let mut bits = 0;
-        for number in 0..UNIT_BYTES / step {
-            for word in self.step(placed, unit, number * step) {
-                let word = self.shift_left(word, bits);
-                given = Some(given.map_or(word, |sum| self.builder.ins().bor(sum, word)));
-                bits += output.bits();
-            }
+        for first in (0..UNIT_BYTES).step_by(placed.pipe.step_bytes()) {
+            let stream = self.keystream(placed, first);
+            let bytes = self.step(placed, unit, first, stream);
+            given = Some(given.map_or(bytes, |before| self.builder.ins().bor(before, bytes)));
         }
         given.unwrap_or(unit)
     }
 
-    /// Lowers the body for the step that begins `first` bytes into the unit. Returns what it gives.
-    fn step(&mut self, placed: &Placed, unit: Value, first: usize) -> Vec<Value> {
+    /// Lowers a pipe's body for the step that begins `first` bytes into the unit. Returns what it gives, in its place in the
+    /// unit.
+    pub(super) fn step(
+        &mut self,
+        placed: &Placed,
+        unit: Value,
+        first: usize,
+        stream: Option<Value>,
+    ) -> Value {
         let pipe = &placed.pipe;
-        let registers = &self.persistent[placed.first_register..][..pipe.initial.len()];
+        let gauges = (pipe.input, pipe.output);
+        self.body(placed, &pipe.body, gauges, unit, first, stream)
+    }
+
+    /// As [`step`](Words::step), for a body that takes and gives words of these gauges.
+    pub(super) fn body(
+        &mut self,
+        placed: &Placed,
+        body: &[Instruction],
+        (input, output): (Gauge, Gauge),
+        unit: Value,
+        first: usize,
+        stream: Option<Value>,
+    ) -> Value {
+        let registers = &self.persistent[placed.first_register..][..placed.pipe.initial.len()];
         let mut temporaries: [Option<Value>; MAX_TEMPORARY] = [None; MAX_TEMPORARY];
-        let mut taken = first as u32 * 8;
-        let mut given = Vec::new();
-        for instruction in &pipe.body {
+        let [mut taken, mut place] = [first as u32 * 8; 2];
+        let mut given: Option<Value> = None;
+        for instruction in body {
             let get = |builder: &mut FunctionBuilder<'_>, operand: Operand| match operand {
                 Operand::Constant(constant) => builder.ins().iconst(types::I64, constant as i64),
                 Operand::Register(Register { class: Class::Persistent, index }) => {
@@ -77,12 +94,15 @@ impl Words<'_, '_> {
             let (to, value) = match instruction {
                 Instruction::Input { to } => {
                     let word = self.shift_right(unit, taken);
-                    taken += pipe.input.bits();
-                    (*to, self.cut(pipe.input, word))
+                    taken += input.bits();
+                    (*to, self.cut(input, word))
                 }
                 Instruction::Output { from } => {
                     let word = get(self.builder, *from);
-                    given.push(self.cut(pipe.output, word));
+                    let word = self.cut(output, word);
+                    let word = self.shift_left(word, place);
+                    place += output.bits();
+                    given = Some(given.map_or(word, |before| self.builder.ins().bor(before, word)));
                     continue;
                 }
                 Instruction::Unary { operation, gauge, to, from } => {
@@ -109,10 +129,7 @@ impl Words<'_, '_> {
                     let index = get(self.builder, *index);
                     (*to, self.lookup(table, index))
                 }
-                Instruction::Keystream { to } => {
-                    let number = placed.keystream.expect("the pipe has a keystream: counted");
-                    (*to, self.keystream(number, first, pipe.step_bytes()))
-                }
+                Instruction::Keystream { to } => (*to, stream.expect("the pipe has a keystream")),
             };
             match to.class {
                 Class::Temporary => temporaries[usize::from(to.index)] = Some(value),
@@ -121,7 +138,7 @@ impl Words<'_, '_> {
                 }
             }
         }
-        given
+        given.expect("a body gives as much as it takes: checked")
     }
 
     fn unary(&mut self, operation: Unary, gauge: Gauge, word: Value) -> Value {
@@ -200,17 +217,22 @@ impl Words<'_, '_> {
         self.builder.ins().load(types::I64, TRUSTED, address, 0)
     }
 
-    fn keystream(&mut self, number: usize, first: usize, bytes: usize) -> Value {
+    /// The bytes of a pipe's keystream for the step that begins `first` bytes into the unit.
+    pub(super) fn keystream(&mut self, placed: &Placed, first: usize) -> Option<Value> {
+        let number = placed.keystream?;
         let address = self.builder.ins().iadd(self.keystreams, self.place);
         let offset = (number * KEYSTREAM_BYTES + first) as i32;
-        let narrow = match bytes {
+        let narrow = match placed.pipe.step_bytes() {
             1 => types::I8,
             2 => types::I16,
             4 => types::I32,
             _ => types::I64,
         };
         let word = self.builder.ins().load(narrow, LITTLE_ENDIAN, address, offset);
-        if narrow == types::I64 { word } else { self.builder.ins().uextend(types::I64, word) }
+        Some(match narrow {
+            types::I64 => word,
+            _ => self.builder.ins().uextend(types::I64, word),
+        })
     }
 
     /// The low bits of a word, the others zero.
