@@ -4,6 +4,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 
 use clap::Args;
+use evring::process::stop_at_signals;
 use evring::{AnyMechanism, Application, Config};
 
 /// Listen address and mechanism.
@@ -18,7 +19,7 @@ pub struct Listen {
 }
 
 impl Listen {
-    /// Runs `app`, and prints the addresses once the server listens.
+    /// Runs `app` until SIGINT or SIGTERM, and prints the addresses once the server listens.
     ///
     /// # Errors
     /// Fails if the server cannot start or its kernel fails.
@@ -37,6 +38,7 @@ impl Listen {
     ) -> Result<(), Box<dyn Error>> {
         let config = config.with(|c| c.listen = vec![self.listen]);
         let mechanism = AnyMechanism::new(&self.backend, &config)?;
+        stop_at_signals(vec![mechanism.remote()])?;
         for address in mechanism.addresses() {
             println!("listening on {address} (backend {})", mechanism.name());
         }

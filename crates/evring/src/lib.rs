@@ -45,6 +45,7 @@
 //! | [`buffers`] | received bytes, and receive buffers over memory of your own |
 //! | [`sockets`] | listening sockets that several workers, or a process and its successor, use |
 //! | [`mailbox`] | values for an application from other threads |
+//! | [`process`] | the limit of descriptors, and signals that stop servers (feature `signals`) |
 //! | [`layers`] | applications around other applications, such as TLS |
 //! | [`send_policy`] | how much of a connection's queue leaves at once, and when |
 //! | [`hooks`] | code that sees messages before the application: native, in a sandbox, in another process |
@@ -88,6 +89,7 @@ pub mod mechanisms;
 mod multiplexer;
 mod others;
 pub mod owner;
+pub mod process;
 mod remote;
 mod rx;
 mod scheduling;

@@ -52,6 +52,9 @@
 //!   evicted, or refused, if its store is full.
 //! - `stats cachedump` lists no keys, and `stats detail dump` no prefixes. `stats sizes_enable` and `stats sizes_disable` get
 //!   `ERROR`: sizes are not counted.
+//! - Replies that clients do not read are copies, up to 128 KiB for each and 256 MiB for each worker
+//!   ([`evring::Config::max_buffered_bytes`]). Beyond that, a client whose replies need more is disconnected. memcached sends
+//!   from the values themselves.
 
 mod application;
 mod database;

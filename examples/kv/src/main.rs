@@ -7,17 +7,28 @@ use std::error::Error;
 use std::hash::BuildHasher as _;
 use std::net::{SocketAddr, TcpListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Instant;
 
 use clap::Parser as _;
-use evring::{AnyMechanism, Config};
+use evring::process::{raise_descriptor_limit, stop_at_signals};
+use evring::{AnyMechanism, Config, RemoteHandle};
 use kv::{Database, Kv};
 use options::Options;
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let options = Options::parse();
+fn main() -> ExitCode {
+    match serve(Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("kv: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(options: Options) -> Result<(), Box<dyn Error>> {
     if options.list_backends {
         for backend in
             evring::mechanisms::backends().iter().filter(|backend| backend.available.is_ok())
@@ -27,6 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     let limits = options.limits()?;
+    options.check_descriptors(raise_descriptor_limit())?;
     let threads = usize::from(options.threads);
     let mut config = Config::default();
     config.listen = options.addresses()?;
@@ -50,6 +62,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         database.start(Instant::now());
         let mechanism = AnyMechanism::new(&options.backend, &config)?;
         let print = |mechanism: &AnyMechanism| {
+            stop_at_signals(vec![mechanism.remote()])?;
             print_addresses(mechanism.addresses(), mechanism.name());
             Ok(())
         };
@@ -120,10 +133,16 @@ fn print_addresses(addresses: &[SocketAddr], backend: &str) {
     }
 }
 
-/// Report of a worker: its addresses and mechanism; later, why it has ended.
-type Report = Result<(Vec<SocketAddr>, &'static str), String>;
+/// A worker that serves: its addresses, the name of its mechanism, and its handle.
+type Started = (Vec<SocketAddr>, &'static str, RemoteHandle);
 
-/// Starts workers on the same addresses, and waits until one ends.
+/// Report of a worker: that it has started; later, how it has ended.
+enum Report {
+    Started(Started),
+    Ended(Result<(), String>),
+}
+
+/// Starts workers on the same addresses, and waits until all have stopped, or one has failed.
 fn serve_in_threads(
     options: Options,
     mut config: Config,
@@ -135,43 +154,52 @@ fn serve_in_threads(
         TcpListener::bind(at).map_err(|error| format!("cannot listen on {at}: {error}"))?;
     }
     let (sender, receiver) = channel::<Report>();
-    let mut started = None;
+    let (mut mechanism, mut workers) = ("", Vec::new());
     for worker in 0..options.threads.into() {
         let (backend, config_of_worker) = (options.backend.clone(), config.clone());
         let database = database.share().ok_or("the database is not shared")?;
         let (sender, handler) = (sender.clone(), handler.cloned());
         thread::Builder::new().name("worker".to_owned()).spawn(move || {
             let started = |mechanism: &AnyMechanism| {
-                Ok(sender.send(Ok((mechanism.addresses().to_vec(), mechanism.name())))?)
+                let addresses = mechanism.addresses().to_vec();
+                let started = (addresses, mechanism.name(), mechanism.remote());
+                Ok(sender.send(Report::Started(started))?)
             };
             let end = end_of(|| {
                 let mechanism = AnyMechanism::new(&backend, &config_of_worker)?;
                 run(mechanism, database, handler.as_ref(), worker, started)
             });
             // If the receiver is dropped, the program is ending.
-            let _ = sender.send(Err(end));
+            let _ = sender.send(Report::Ended(end));
         })?;
-        let (addresses, name) = receiver.recv()??;
-        // With port 0, the first worker selects a port for all.
-        config.listen.clone_from(&addresses);
-        started = Some((addresses, name));
+        match receiver.recv()? {
+            Report::Started((addresses, name, remote)) => {
+                // With port 0, the first worker selects a port for all.
+                config.listen = addresses;
+                mechanism = name;
+                workers.push(remote);
+            }
+            Report::Ended(end) => return Ok(end?),
+        }
     }
-    if let Some((addresses, name)) = started {
-        print_addresses(&addresses, name);
+    let mut running = workers.len();
+    stop_at_signals(workers)?;
+    print_addresses(&config.listen, mechanism);
+    while running > 0 {
+        if let Report::Ended(end) = receiver.recv()? {
+            end?;
+            running -= 1;
+        }
     }
-    match receiver.recv()? {
-        Err(end) => Err(end.into()),
-        Ok(_) => unreachable!("all workers have started"),
-    }
+    Ok(())
 }
 
-/// Runs a worker, and returns why it has ended.
-fn end_of(work: impl FnOnce() -> Result<(), Box<dyn Error>>) -> String {
+/// Runs a worker, and returns how it has ended.
+fn end_of(work: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<(), String> {
     // The worker's state is not used again, and the program ends, so nothing that the panic has left is seen.
     match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(Ok(())) => "a worker has ended".to_owned(),
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => "a worker has panicked".to_owned(),
+        Ok(end) => end.map_err(|error| error.to_string()),
+        Err(_) => Err("a worker has panicked".to_owned()),
     }
 }
 
@@ -181,8 +209,8 @@ mod tests {
 
     #[test]
     fn worker_that_panicked_left_the_others_serving() {
-        assert_eq!(end_of(|| panic!("on purpose")), "a worker has panicked");
-        assert_eq!(end_of(|| Err("no memory".into())), "no memory");
-        assert_eq!(end_of(|| Ok(())), "a worker has ended");
+        assert_eq!(end_of(|| panic!("on purpose")), Err("a worker has panicked".to_owned()));
+        assert_eq!(end_of(|| Err("no memory".into())), Err("no memory".to_owned()));
+        assert_eq!(end_of(|| Ok(())), Ok(()));
     }
 }

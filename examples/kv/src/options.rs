@@ -8,6 +8,12 @@ use kv::Limits;
 /// Maximum number of connections, as of [`evring::Config::max_connections`].
 const MAX_CONNECTIONS: u32 = 1 << 22;
 
+/// Descriptors of a worker beside its connections and listeners: two event queues with their wake-up descriptors, that of
+/// a connection that gets an error, and a few for connections that are being closed.
+const OF_WORKER: u64 = 8;
+/// Descriptors that are open before the workers start, and those of the thread that waits for signals.
+const OF_PROCESS: u64 = 8;
+
 /// A memcached server
 #[derive(Parser)]
 #[command(version)]
@@ -68,6 +74,20 @@ impl Options {
     /// may accept all, and one more, to which it sends an error.
     pub(crate) fn connections_of_worker(&self) -> u32 {
         (self.connections + u32::from(self.threads > 1)).min(MAX_CONNECTIONS)
+    }
+
+    /// Checks that this many descriptors are enough for all connections.
+    pub(crate) fn check_descriptors(&self, limit: u64) -> Result<(), String> {
+        let of_worker = OF_WORKER + self.listen.len() as u64;
+        let needed = OF_PROCESS + u64::from(self.threads) * of_worker + u64::from(self.connections);
+        if needed <= limit {
+            return Ok(());
+        }
+        Err(format!(
+            "-c {} needs {needed} descriptors, and the hard limit of this process is {limit} (ulimit -Hn); raise it, or \
+             use a smaller -c",
+            self.connections
+        ))
     }
 
     /// Returns the limits of the server.
@@ -142,6 +162,16 @@ mod tests {
         assert_eq!(memory("524288").unwrap().memory, 512 << 30);
         assert!(memory("524289").unwrap_err().contains("at most 524288"));
         assert!(memory("4294967295").is_err());
+    }
+
+    #[test]
+    fn connections_that_the_descriptors_did_not_suffice_for_were_promised() {
+        let check = |arguments: &[&str], limit| options(arguments).check_descriptors(limit);
+        assert_eq!(check(&[], 1024 + 17), Ok(()));
+        let refused = check(&[], 1024 + 16).unwrap_err();
+        assert!(refused.contains("-c 1024 needs 1041 descriptors"), "{refused}");
+        assert!(check(&["-t", "4", "-l", "127.0.0.1,::1"], 1024 + 47).is_err());
+        assert_eq!(check(&["-t", "4", "-l", "127.0.0.1,::1"], 1024 + 48), Ok(()));
     }
 
     #[test]

@@ -114,7 +114,7 @@ pub struct Totals {
 pub enum Error {
     /// The syscall pages cannot be used.
     Pages(flexsc_rt::Error),
-    /// The root does not exist, or cannot be read.
+    /// The root does not exist, or its metadata cannot be read. A directory that cannot be opened is [`Found::Unreadable`].
     Root(io::Error),
     /// The paths of directories that wait exceed [`Options::pending_bytes`].
     TooManyDirectories,
@@ -128,10 +128,10 @@ impl fmt::Display for Error {
             Error::Pages(error) => error.fmt(f),
             Error::Root(error) => error.fmt(f),
             Error::TooManyDirectories => f.write_str(
-                "too many directories beside each other; walk the subdirectories one by one",
+                "the paths of directories that wait are too long; walk the subdirectories one by one",
             ),
             Error::TooManyLinks => {
-                f.write_str("too many files have several links; walk the subdirectories one by one")
+                f.write_str("too many files have several links; raise the limit (--max-links)")
             }
         }
     }
@@ -143,7 +143,7 @@ impl std::error::Error for Error {}
 /// it is not called again, and the walk ends with the sums of what was reported.
 ///
 /// # Errors
-/// If the root cannot be read, or a bound is reached.
+/// If the root does not exist or its metadata cannot be read, or a bound is reached.
 pub fn walk(
     root: &Path,
     options: &Options,

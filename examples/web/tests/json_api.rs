@@ -34,3 +34,16 @@ fn notes_are_kept_in_the_database() {
     assert_eq!(parse(&program.get("/notes").body), json!([{ "id": 2, "text": "d'oh" }]));
     program.stop();
 }
+
+#[test]
+fn note_was_stored_and_the_request_failed_when_the_log_could_not_be_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notes.db");
+    let script = "exec \"$0\" \"$1\" 127.0.0.1:0 2>/dev/full";
+    let api = env!("CARGO_BIN_EXE_json-api");
+    let program = Program::start("/bin/sh", &["-c", script, api, path.to_str().unwrap()]);
+    let json_type = "Content-Type: application/json\r\n";
+    assert_eq!(program.request("POST /notes", json_type, b"{\"text\": \"x\"}").status, 201);
+    assert_eq!(program.get("/notes/1").status, 200);
+    program.stop();
+}

@@ -5,8 +5,8 @@ use std::fmt;
 use std::fs;
 use std::net::SocketAddr;
 
+use evring::process::raise_descriptor_limit;
 use evring_httpd::Config;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{info, warn};
 
 /// The numbers of sockets that the process got from another one.
@@ -158,7 +158,7 @@ impl DescriptorDemand {
         open: u64,
         until: &str,
     ) -> Result<DescriptorBudget, TooFewDescriptors> {
-        let limit = raise_limit();
+        let limit = raise_descriptor_limit();
         let budget = self.budget(limit, open)?;
         let (requested, granted) = (self.connections, budget.connections);
         let is_significant =
@@ -181,14 +181,6 @@ impl DescriptorDemand {
         }
         Ok(budget)
     }
-}
-
-/// Raises the soft limit to the hard limit. Returns the limit.
-fn raise_limit() -> u64 {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, ..limit };
-    let limit = if setrlimit(Resource::Nofile, raised).is_ok() { raised } else { limit };
-    limit.current.unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! A router of axum with a WebSocket: a chat with oneself, whose lines come back in capitals. The framing is that of
 //! tungstenite.
 
+use std::io::Write;
+
 use async_tungstenite::WebSocketStream;
 use async_tungstenite::tungstenite::handshake::derive_accept_key;
 use async_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
@@ -107,7 +109,7 @@ fn router() -> Router {
     let socket = async |request: WebSocketRequest| {
         request.accept(|socket| async move {
             if let Err(error) = chat(socket).await {
-                eprintln!("a WebSocket ended: {error}");
+                let _ = writeln!(std::io::stderr(), "a WebSocket ended: {error}");
             }
         })
     };

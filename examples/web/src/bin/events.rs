@@ -1,8 +1,11 @@
 //! Server-sent events: `curl -N http://127.0.0.1:8080/events` shows what others post to `/say`.
 
 use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
 use evring_httpd::body::{Body, BodySender};
+use evring_httpd::bytes::Bytes;
 use evring_httpd::http::{HeaderValue, header};
 use evring_httpd::{Error, Request, Response, Server, get, post};
 
@@ -30,17 +33,31 @@ impl Listeners {
         // A lone CR would end a line of the event, and the text after it be a field of its own.
         let text = text.replace("\r\n", "\n").replace('\r', "\n");
         let lines = text.lines().map(|line| format!("data: {line}\n"));
-        let event = lines.collect::<String>() + "\n";
-        let mut listeners = self.0.lock().unwrap();
-        listeners.retain_mut(|listener| listener.try_send(event.clone()).is_ok());
-        format!("{} clients\n", listeners.len())
+        let count = self.send_each(lines.collect::<String>() + "\n");
+        format!("{count} clients\n")
+    }
+
+    /// Sends lines to all clients. Returns how many there are.
+    fn send_each(&self, lines: impl Into<Bytes>) -> usize {
+        let (lines, mut listeners) = (lines.into(), self.0.lock().unwrap());
+        listeners.retain_mut(|listener| listener.try_send(lines.clone()).is_ok());
+        listeners.len()
     }
 }
+
+/// How often each client gets a comment: proxies end streams that are silent for a minute.
+const COMMENT_EVERY: Duration = Duration::from_secs(15);
 
 fn main() -> Result<(), Error> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:8080".to_owned());
     let listeners = Listeners::default();
-    let speakers = listeners.clone();
+    let (speakers, silent) = (listeners.clone(), listeners.clone());
+    thread::spawn(move || {
+        loop {
+            thread::sleep(COMMENT_EVERY);
+            silent.send_each(": no news\n\n");
+        }
+    });
     let say = move |request: Request| speakers.send(&String::from_utf8_lossy(request.body()));
     let server = Server::builder()
         .listen(address)

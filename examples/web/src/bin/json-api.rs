@@ -1,5 +1,7 @@
 //! A JSON API with a database: notes in SQLite. Threads of a pool make the queries.
 
+use std::fmt::Arguments;
+use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
 use evring_httpd::body::RequestBody;
@@ -40,7 +42,7 @@ impl IntoResponse for Failure {
             Failure::Json(error) => error.into_response(),
             Failure::NotFound => (StatusCode::NOT_FOUND, "no such note\n").into_response(),
             Failure::Database(error) => {
-                eprintln!("database: {error}");
+                log(format_args!("database: {error}"));
                 StatusCode::INTERNAL_SERVER_ERROR.into_response()
             }
         }
@@ -77,9 +79,19 @@ fn remove(db: &Connection, request: &Request) -> Result<Response, Failure> {
     if count == 0 { Err(Failure::NotFound) } else { Ok(StatusCode::NO_CONTENT.into_response()) }
 }
 
+/// Writes a line to standard error, if that can be written: `eprintln!` would panic. A pipe that is full delays all clients
+/// of a worker; `Builder::access_log` does not.
+fn log(line: Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let db = Connection::open(arguments.next().ok_or("usage: json-api DATABASE [ADDRESS]")?)?;
+    let Some(database) = arguments.next() else {
+        eprintln!("usage: json-api DATABASE [ADDRESS]");
+        std::process::exit(2);
+    };
+    let db = Connection::open(database)?;
     db.execute_batch(
         "CREATE TABLE IF NOT EXISTS notes (id INTEGER PRIMARY KEY, text TEXT NOT NULL)",
     )?;
@@ -96,7 +108,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .wrap(async |request: Request<RequestBody>, next: Next| {
             let line = format!("{} {}", request.method(), request.uri());
             let response = next.run(request).await;
-            eprintln!("{line} {}", response.status());
+            log(format_args!("{line} {}", response.status()));
             response
         })
         .start()?;

@@ -1,7 +1,7 @@
 //! Uploads files: `curl -T FILE http://127.0.0.1:8080/files/NAME` stores a file of up to 10 GiB in a directory,
 //! from which `GET /NAME` serves it. Threads of a pool write, so a slow disk delays no other client.
 
-use std::fs::Permissions;
+use std::fs::{self, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use evring_httpd::body::RequestBody;
 use evring_httpd::handlers::{Pool, param};
 use evring_httpd::http::StatusCode;
 use evring_httpd::options::Limits;
-use evring_httpd::{Error, Request, Server, put};
+use evring_httpd::{Request, Server, put};
 use tempfile::{Builder, NamedTempFile};
 
 /// A file that is not complete. Its name begins with a dot, so nobody gets half of it. A thread of the pool removes it if
-/// the client leaves.
+/// the client leaves; the next start of the program, if the process ends before.
 struct Part {
     file: Option<NamedTempFile>,
     pool: Pool,
@@ -33,9 +33,23 @@ impl Part {
         self.file.as_mut().map_or(Ok(()), |file| file.write_all(piece))
     }
 
-    /// Gives the file its name.
+    /// Gives the file its name, once the disk has its bytes.
     fn complete(mut self, target: &Path) -> io::Result<()> {
-        self.file.take().map_or(Ok(()), |file| file.persist(target).map(drop).map_err(Into::into))
+        let Some(file) = self.file.take() else { return Ok(()) };
+        file.as_file().sync_all()?;
+        Ok(file.persist(target).map(drop)?)
+    }
+
+    /// Removes what a process that was killed has left.
+    fn remove_all(directory: &Path) -> io::Result<()> {
+        for entry in fs::read_dir(directory)? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+            if name.starts_with(b".") && name.ends_with(b".part") {
+                fs::remove_file(path)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -76,11 +90,15 @@ fn target(directory: &Path, name: &str) -> Option<PathBuf> {
     accepted.then(|| directory.join(name))
 }
 
-fn main() -> Result<(), Error> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let directory = PathBuf::from(arguments.next().expect("usage: upload DIRECTORY [ADDRESS]"));
+    let Some(directory) = arguments.next().map(PathBuf::from) else {
+        eprintln!("usage: upload DIRECTORY [ADDRESS]");
+        std::process::exit(2);
+    };
+    Part::remove_all(&directory)?;
     let address = arguments.next().unwrap_or_else(|| "127.0.0.1:8080".to_owned());
-    let pool = Pool::new(2, 1000).map_err(Error::Thread)?;
+    let pool = Pool::new(2, 1000)?;
     let mut limits = Limits::default();
     limits.max_body_bytes = 10 << 30;
     let files = directory.clone();
@@ -95,7 +113,7 @@ fn main() -> Result<(), Error> {
                 Ok(len) => (StatusCode::CREATED, format!("{len} bytes\n")),
                 Err(error) => {
                     // It may have the path of the directory, which is no client's business.
-                    eprintln!("upload: {error}");
+                    let _ = writeln!(io::stderr(), "upload: {error}");
                     let text = "the file cannot be stored\n".to_owned();
                     (StatusCode::INTERNAL_SERVER_ERROR, text)
                 }
@@ -105,5 +123,5 @@ fn main() -> Result<(), Error> {
     let server = Server::builder().listen(address).limits(limits).files(files);
     let server = server.route("/files/{name}", put(upload)).start()?;
     println!("listening on http://{}", server.addresses()[0]);
-    server.wait_until_signal()
+    Ok(server.wait_until_signal()?)
 }

@@ -11,21 +11,19 @@ use crate::ilp::{Gauge, Tail, UNIT_BYTES};
 impl Words<'_, '_> {
     /// Has `rest` bytes pass through a pipe.
     pub(super) fn pipe_tail(&mut self, placed: &Placed, tail: Value, rest: Value) -> Value {
+        let step = placed.pipe.step_bytes();
+        let is_padded = placed.pipe.tail == Tail::Pad;
+        let given = self.steps(placed, tail, rest, if is_padded { 1 } else { step });
         match placed.pipe.tail {
-            Tail::Pad => {
-                let given = self.steps(placed, tail, rest, 1);
-                self.low_bytes(given, rest)
-            }
+            // No part of a step is left.
+            _ if step == 1 => given,
+            Tail::Pad => self.low_bytes(given, rest),
             Tail::Pass => {
-                let given = self.steps(placed, tail, rest, placed.pipe.step_bytes());
                 let whole = self.whole_steps(placed, rest);
                 let left = self.high_bytes(tail, whole);
                 self.builder.ins().bor(given, left)
             }
-            Tail::Bytes => {
-                let given = self.steps(placed, tail, rest, placed.pipe.step_bytes());
-                self.bytes(placed, tail, rest, given)
-            }
+            Tail::Bytes => self.bytes(placed, tail, rest, given),
         }
     }
 
