@@ -28,8 +28,9 @@ impl ReadBuffers {
     /// Minimum number of bytes that occupy a buffer: the reader may keep fewer for long.
     const MIN_BYTES: usize = Self::BYTES as usize / 4;
 
-    /// Reads a part of a file without blocking; a short one into memory of its own. Returns `None` if the part is longer
-    /// than a buffer, or all buffers are lent out.
+    /// Reads a part of a file without blocking. A short part, and any while all buffers are lent out, has memory of its own:
+    /// the driver reads at most one part for each connection at a time, and counts it until it is sent. Returns `None` if
+    /// the part is longer than a buffer.
     ///
     /// # Errors
     /// Those of [`System::read_cached`].
@@ -40,15 +41,18 @@ impl ReadBuffers {
         part: &Range<u64>,
     ) -> Option<Result<FileOutcome, Errno>> {
         let len = len(part);
+        if len > Self::BYTES {
+            return None;
+        }
         let part = FileRange { file, offset: part.start, len };
-        if (len as usize) < Self::MIN_BYTES {
+        let is_long = len as usize >= Self::MIN_BYTES;
+        let Some(mut bytes) = is_long.then(|| self.take()).flatten() else {
             let mut bytes = vec![0; len as usize];
             return Some(system.read_cached(part, &mut bytes).map(|n| {
                 bytes.truncate(n);
                 FileOutcome::Read(bytes.into())
             }));
-        }
-        let mut bytes = (len <= Self::BYTES).then(|| self.take()).flatten()?;
+        };
         match system.read_cached(part, &mut bytes[..len as usize]) {
             Ok(n) => bytes.truncate(n),
             Err(errno) => return Some(Err(errno)),
@@ -100,17 +104,32 @@ mod tests {
     #[test]
     fn reads_share_a_bounded_number_of_buffers() {
         let mut buffers = ReadBuffers::default();
-        let mut read = reader(&mut buffers, 100_000);
-        let mut held = Vec::new();
-        while let Some(bytes) = read(60_000) {
-            held.push(bytes.unwrap());
-        }
-        assert_eq!(held.len(), usize::from(ReadBuffers::MAX));
-        assert!(held.iter().all(|bytes| **bytes == [7; 60_000]));
+        let mut reader = reader(&mut buffers, 100_000);
+        let mut read = || reader(60_000).unwrap().unwrap();
+        let mut held: Vec<_> = (0..ReadBuffers::MAX).map(|_| read()).collect();
+        let is_lent = |bytes: &RxBuf| bytes.held() == ReadBuffers::BYTES as usize;
+        assert!(held.iter().all(|bytes| **bytes == [7; 60_000] && is_lent(bytes)));
+        let own = read();
+        assert!(*own == [7; 60_000] && !is_lent(&own), "{} bytes", own.held());
         let last = held.pop().unwrap().as_ptr();
-        assert_eq!(read(60_000).unwrap().unwrap().as_ptr(), last);
-        drop(read);
+        assert_eq!(read().as_ptr(), last);
+        drop(reader);
         assert_eq!(buffers.0.len(), usize::from(ReadBuffers::MAX / ReadBuffers::STEP));
+    }
+
+    #[test]
+    fn part_was_not_looked_for_while_all_buffers_were_lent() {
+        let mut buffers = ReadBuffers::default();
+        let held: Vec<_> = std::iter::from_fn(|| buffers.take()).collect();
+        assert_eq!(held.len(), usize::from(ReadBuffers::MAX));
+        let directory = std::fs::File::open("/proc").unwrap();
+        let fd = Fd::from_raw(directory.as_raw_fd());
+        let failed = buffers.read(&mut Linux::default(), fd, &(0..20_000));
+        assert!(matches!(failed, Some(Err(_))), "{failed:?}");
+        let mut read = reader(&mut buffers, 65_536);
+        let bytes = read(65_536).unwrap().unwrap();
+        assert!(*bytes == [7; 65_536]);
+        assert!(read(65_537).is_none());
     }
 
     #[test]

@@ -17,6 +17,7 @@ use evring_sim::{Fault, Faults, Machine, Plan, SimKernel, Unsupported};
 use held::held;
 use number::number;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use shared_ring::author::ReadBuffers;
 use shared_ring::buffers::{BufferGroup, GatherList};
 use shared_ring::calls::{Call, Executor};
 use shared_ring::files::{Access, FileOp, FileOutcome, PathAt, SymlinkPolicy, WriteAt};
@@ -292,6 +293,47 @@ fn cold_reads_and_writes_failed_on_a_disk_without_a_non_blocking_mode() {
         drop((file, kernel));
         assert_eq!(machine.verdict().failure, None);
     }
+}
+
+#[test]
+fn part_that_is_not_cached_counted_as_cached_while_all_buffers_of_reads_were_lent() {
+    const PART: u64 = ReadBuffers::BYTES as u64;
+    let machine = Machine::new(&Plan::default().with(|p| p.faults = Faults::NONE));
+    machine.add_file("file", vec![7; PART as usize]);
+    let ring = UringConfig::new(Mode::Deferred, 4, 1, 64);
+    let mut kernel = SimKernel::new(&machine, &ring).unwrap();
+    let root = kernel.host_mut().open_directory("/".as_ref()).unwrap();
+    let path = PathAt { root, path: c"file".into(), symlinks: SymlinkPolicy::Beneath };
+    let token = Token::new(OpKind::File, 0, 0);
+    let mut run = |op| {
+        if let Submitted::Done(outcome) = kernel.submit(token, Op::File(op)).unwrap() {
+            return (outcome, false, true);
+        }
+        loop {
+            match kernel.next() {
+                Some(done) if done.token == token => return (done.outcome, done.was_cold, false),
+                Some(_) => {}
+                None => kernel.turn(None).unwrap(),
+            }
+        }
+    };
+    let (opened, ..) = run(FileOp::Open(path, Access::Read));
+    let Outcome::File(FileOutcome::Opened(opened)) = opened else { panic!("{opened:?}") };
+    let file = opened.0;
+    let mut read = || {
+        let (outcome, was_cold, at_once) = run(FileOp::Read(file.clone(), 0..PART));
+        let Outcome::File(FileOutcome::Read(bytes)) = outcome else { panic!("{outcome:?}") };
+        assert!(*bytes == [7; PART as usize]);
+        (bytes, was_cold, at_once)
+    };
+    // The last one has memory of its own.
+    let held: Vec<_> = (0..=ReadBuffers::MAX).map(|_| read()).collect();
+    assert!(held.iter().all(|(_, was_cold, at_once)| !was_cold && *at_once));
+    machine.evict("file", false);
+    let (_, was_cold, at_once) = read();
+    assert!(was_cold && !at_once);
+    drop((held, file, kernel));
+    assert_eq!(machine.verdict().failure, None);
 }
 
 /// Both accepts are submitted before the kernel has reported that it lacks multishot accepts.
