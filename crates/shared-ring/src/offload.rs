@@ -18,9 +18,9 @@ pub struct OffloadThreads {
     calls: ThreadPool,
 }
 
-/// Up to four threads, started on demand, which share one queue.
+/// Up to four threads, started on demand, which share the queues.
 ///
-/// The queue is bounded by the number of operations in flight.
+/// The queues are bounded by the number of operations in flight.
 #[derive(Debug)]
 struct ThreadPool {
     shared: Arc<Shared>,
@@ -46,12 +46,49 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Queues {
-    todo: VecDeque<(Token, Job)>,
+    todo: Todo,
     done: VecDeque<(Token, Result<JobOutcome<FileJobOutcome>, Errno>)>,
     idle: usize,
     /// Number of threads that have not ended.
     running: usize,
     stop: bool,
+}
+
+/// Jobs that no thread has begun. Threads take them alternately from both queues, each in order.
+#[derive(Debug, Default)]
+struct Todo {
+    /// Parts of files that sends wait for, of any number of connections.
+    parts: VecDeque<(Token, Job)>,
+    /// Other jobs, which would wait for all of these.
+    others: VecDeque<(Token, Job)>,
+    /// The job that was taken last is one of `others`.
+    took_other: bool,
+}
+
+impl Todo {
+    fn len(&self) -> usize {
+        self.parts.len() + self.others.len()
+    }
+
+    fn push(&mut self, token: Token, job: Job) {
+        let queue = if let Job::Cache(..) = job { &mut self.parts } else { &mut self.others };
+        queue.push_back((token, job));
+    }
+
+    fn pop(&mut self) -> Option<(Token, Job)> {
+        let takes_other = !self.others.is_empty() && (!self.took_other || self.parts.is_empty());
+        self.took_other = takes_other;
+        let queue = if takes_other { &mut self.others } else { &mut self.parts };
+        queue.pop_front()
+    }
+
+    /// Removes a job. Returns whether it was queued.
+    fn remove(&mut self, token: Token) -> bool {
+        [&mut self.others, &mut self.parts].into_iter().any(|queue| {
+            let found = queue.iter().position(|(other, _)| *other == token);
+            found.is_some_and(|at| queue.remove(at).is_some())
+        })
+    }
 }
 
 impl Shared {
@@ -63,7 +100,7 @@ impl Shared {
     fn serve(&self) {
         let mut queues = self.queues();
         while !queues.stop {
-            let Some((token, job)) = queues.todo.pop_front() else {
+            let Some((token, job)) = queues.todo.pop() else {
                 queues.idle += 1;
                 queues = self.posted.wait(queues).unwrap_or_else(PoisonError::into_inner);
                 queues.idle -= 1;
@@ -161,7 +198,7 @@ impl ThreadPool {
             self.shared.waker.wake();
             return;
         }
-        queues.todo.push_back((token, job));
+        queues.todo.push(token, job);
         self.shared.posted.notify_one();
     }
 
@@ -169,9 +206,7 @@ impl ThreadPool {
         if !self.is_used || !self.process.is_current() {
             return false;
         }
-        let todo = &mut self.shared.queues().todo;
-        let found = todo.iter().position(|(other, _)| *other == token);
-        found.is_some_and(|at| todo.remove(at).is_some())
+        self.shared.queues().todo.remove(token)
     }
 
     fn take(&mut self) -> Option<(Token, Result<JobOutcome, Errno>)> {
@@ -236,6 +271,55 @@ mod tests {
         }
         done.sort_unstable();
         assert_eq!(done, Vec::from_iter(0..100));
+    }
+
+    /// Returns the numbers of the jobs in the order in which one thread does them.
+    fn order_of_one_thread(jobs: impl IntoIterator<Item = Job>) -> Vec<u32> {
+        let threads = OffloadThreads::new(Waker::new().unwrap());
+        let shared = Arc::clone(&threads.files.shared);
+        let mut queues = shared.queues();
+        for (slot, job) in (0..).zip(jobs) {
+            queues.todo.push(Token::new(OpKind::File, slot, 0), job);
+        }
+        let all = queues.todo.len();
+        queues.running += 1;
+        drop(queues);
+        let one = Arc::clone(&shared);
+        let thread = thread::spawn(move || one.serve());
+        while shared.queues().done.len() < all {
+            thread::yield_now();
+        }
+        let order = shared.queues().done.iter().map(|(token, _)| token.slot()).collect();
+        // Ends the thread.
+        drop(threads);
+        thread.join().unwrap();
+        order
+    }
+
+    #[test]
+    fn file_operation_waited_for_all_parts_that_sends_need() {
+        let read = || Job::File(FileJob::Read(Fd::from_raw(NOT_OPEN), 0..1));
+        let part = || Job::Cache(Fd::from_raw(NOT_OPEN), 0..1);
+        let order = order_of_one_thread((0..1_000).map(|_| part()).chain([read()]));
+        assert_eq!((order.len(), order[0], &order[1..4]), (1_001, 1_000, &[0, 1, 2][..]));
+        // A part does not wait for all file operations either.
+        let order = order_of_one_thread((0..1_000).map(|_| read()).chain([part()]));
+        assert_eq!((order.len(), &order[..4]), (1_001, &[0, 1_000, 1, 2][..]));
+        // Neither queue is preferred.
+        let both = (0..6).map(|at| if at < 3 { part() } else { read() });
+        assert_eq!(order_of_one_thread(both), [3, 0, 4, 1, 5, 2]);
+    }
+
+    #[test]
+    fn job_of_either_queue_is_withdrawn() {
+        let mut todo = Todo::default();
+        let token = |slot| Token::new(OpKind::File, slot, 0);
+        todo.push(token(0), Job::File(FileJob::Read(Fd::from_raw(NOT_OPEN), 0..1)));
+        todo.push(token(1), Job::Cache(Fd::from_raw(NOT_OPEN), 0..1));
+        assert!(todo.remove(token(1)) && !todo.remove(token(1)) && !todo.remove(token(2)));
+        assert_eq!(todo.len(), 1);
+        assert!(todo.remove(token(0)));
+        assert!(todo.pop().is_none());
     }
 
     #[test]
