@@ -10,8 +10,9 @@ use crate::ConnId;
 /// time.
 ///
 /// A worker has one policy for all its connections. The driver asks it when a connection has something to
-/// send and no send in flight, at most four times per connection and turn. Closing a connection ends its
-/// wait for room; a connection that the application closes still has to meet [`Config::min_rate`](crate::Config::min_rate).
+/// send and no send in flight, at most four times in a row; then it serves other connections. Closing a connection ends
+/// its wait for room; a connection that the application closes still has to meet
+/// [`Config::min_rate`](crate::Config::min_rate).
 pub trait SendPolicy {
     /// Returns the next step for a connection.
     fn next(&mut self, state: &SendState<'_>) -> SendStep;
@@ -67,10 +68,11 @@ impl std::fmt::Debug for SendState<'_> {
 }
 
 impl SendState<'_> {
-    /// Returns whether [`SendStep::Read`] is possible: a file is queued, and no part of it is being read; all connections
-    /// together hold less than half of [`Config::max_buffered_bytes`](crate::Config::max_buffered_bytes); and a file operation
-    /// can begin, because fewer than [`Config::max_file_ops`](crate::Config::max_file_ops) are in flight and none waits to begin.
-    /// It sums what the connection has queued.
+    /// Returns whether [`SendStep::Read`] is possible: a file is queued, no part of it is being read, and at most 64 KiB in
+    /// memory are in front of it; all connections together hold less than half of
+    /// [`Config::max_buffered_bytes`](crate::Config::max_buffered_bytes); and a file operation can begin, because fewer than
+    /// [`Config::max_file_ops`](crate::Config::max_file_ops) are in flight and none waits to begin. It sums what the connection
+    /// has queued.
     pub fn can_read(&self) -> bool {
         (self.can_read)()
     }
@@ -98,7 +100,8 @@ pub enum SendStep {
     },
     /// Read a piece of the first queued file into memory, and send it from there. A piece that is not in the page cache is
     /// read by the ring or another thread. The driver asks again at once if there are bytes in memory to send, else when
-    /// it has read the piece. If it is not [possible](SendState::can_read), nothing happens.
+    /// it has read the piece. If it is not [possible](SendState::can_read), the driver sends, as for
+    /// [`SendStep::Send`] with 1 MiB.
     Read {
         /// Maximum number of bytes of the piece, from 1 to 64 KiB.
         max_bytes: u32,

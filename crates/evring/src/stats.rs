@@ -40,7 +40,7 @@ pub struct Stats {
     pub overruns: u64,
     /// Reads of the application that were held back ([`SendPolicy::defers_reads`](crate::send_policy::SendPolicy::defers_reads)).
     pub deferred_reads: u64,
-    /// Pieces of files read into memory to be sent ([`SendStep::Read`](crate::send_policy::SendStep::Read)).
+    /// Pieces of files that were read into memory to be sent ([`SendStep::Read`](crate::send_policy::SendStep::Read)).
     pub read_ahead: u64,
     /// Pieces of files sent from the page cache.
     pub file_sends: u64,

@@ -133,6 +133,58 @@ fn part_is_sent_from_the_page_cache_while_the_file_operations_are_at_their_maxim
     }
 }
 
+thread_local! {
+    /// Number of questions to [`ReadsAtEachStep`].
+    static ASKED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Reads at each step, or at each at which that is possible.
+struct ReadsAtEachStep {
+    if_possible: bool,
+}
+
+impl SendPolicy for ReadsAtEachStep {
+    fn next(&mut self, state: &SendState<'_>) -> SendStep {
+        ASKED.set(ASKED.get() + 1);
+        match self.if_possible && !state.can_read() {
+            true => SendStep::Send { max_file_bytes: 1 },
+            false => SendStep::Read { max_bytes: PART_BYTES as u32 },
+        }
+    }
+}
+
+/// Returns the results of a download by such a policy, and how often it was asked.
+fn download_at_each_step(by: By, is_cached: bool, if_possible: bool) -> (Download, u64) {
+    ASKED.set(0);
+    let download = downloads(by, is_cached, (1, ROOM), |c| {
+        c.send_policy = match if_possible {
+            true => Some(|| Box::new(ReadsAtEachStep { if_possible: true })),
+            false => Some(|| Box::new(ReadsAtEachStep { if_possible: false })),
+        };
+    });
+    (download, ASKED.get())
+}
+
+#[test]
+fn policy_that_reads_whenever_it_can_held_the_whole_file_of_a_slow_client() {
+    for (by, is_cached) in By::ALL.into_iter().flat_map(|by| [(by, true), (by, false)]) {
+        let (Download { queued, .. }, _) = download_at_each_step(by, is_cached, true);
+        assert!(queued as u64 <= 2 * PART_BYTES, "{by:?}, {is_cached}: {queued} bytes");
+    }
+}
+
+/// A step that is not possible sends.
+#[test]
+fn policy_that_always_reads_was_asked_without_end() {
+    for (by, is_cached) in By::ALL.into_iter().flat_map(|by| [(by, true), (by, false)]) {
+        let (Download { queued, .. }, asked) = download_at_each_step(by, is_cached, false);
+        assert!(queued as u64 <= 2 * PART_BYTES, "{by:?}, {is_cached}: {queued} bytes");
+        // The client takes as many bytes at a time as the socket has room for.
+        let sends = FILE_BYTES / ROOM as u64;
+        assert!(asked <= 16 * sends, "{by:?}, {is_cached}: {asked} questions for {sends} sends");
+    }
+}
+
 /// Maximum number of file operations of an application per connection.
 const OPS_PER_CONNECTION: u32 = 16;
 

@@ -224,6 +224,11 @@ impl SendQueue {
         }
     }
 
+    /// Returns the number of bytes in memory in front of the first file.
+    pub(crate) fn bytes_before_file(&self) -> usize {
+        self.iter().map_while(SendItem::memory_bytes).sum()
+    }
+
     /// Returns the number of files.
     pub(crate) fn files(&self) -> usize {
         self.files
@@ -260,6 +265,14 @@ impl SendItem {
         match self {
             SendItem::File(QueuedFile { left, .. }) => Some(left.end - left.start),
             SendItem::Memory(_) => None,
+        }
+    }
+
+    /// Returns the number of bytes of a list.
+    fn memory_bytes(&self) -> Option<usize> {
+        match self {
+            SendItem::Memory(list) => Some(list.len()),
+            SendItem::File(..) => None,
         }
     }
 

@@ -158,15 +158,16 @@ impl<K: Submit, A: Application> Driver<K, A> {
         let (max_file_bytes, when_cold) = match self.io.ask_policy(slot) {
             SendStep::Send { max_file_bytes } => (max_file_bytes, WhenCold::Read),
             SendStep::SendCached { max_file_bytes } => (max_file_bytes, WhenCold::Report),
-            SendStep::Read { max_bytes } => {
-                if self.io.can_read_ahead(slot)
-                    && let Some(outcome) = self.io.read_ahead(slot, max_bytes)
+            SendStep::Read { max_bytes } if self.io.can_read_ahead(slot) => {
+                if let Some(outcome) = self.io.read_ahead(slot, max_bytes)
                     && !self.read_ahead_done(slot, outcome, false)
                 {
                     return Next::Wait;
                 }
                 return Next::Again;
             }
+            // A policy that asked for it again and again would keep the driver busy.
+            SendStep::Read { .. } => (MAX_FILE_BYTES, WhenCold::Read),
             SendStep::WaitForRoom => return Next::Submit(Op::Writable { fd }),
             SendStep::Pause(time) => {
                 self.io.stats.send_pauses += 1;
@@ -296,6 +297,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             other => unreachable!("a read cannot end with {other:?}"),
         };
         let n = bytes.len();
+        self.io.stats.read_ahead += u64::from(n > 0);
         let contents = match n {
             0 => Contents::Changed,
             _ => self.io.contents_after_read(slot, &bytes),

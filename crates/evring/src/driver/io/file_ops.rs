@@ -16,6 +16,10 @@ use crate::{ConnId, FILE_TAG, FileOp};
 /// Maximum number of bytes that are read at a time for a send queue.
 const MAX_READ_AHEAD_BYTES: u32 = 64 * 1024;
 
+/// Maximum number of bytes in front of a file with which more of it is read, whatever the policy: a client that does not
+/// read has two parts in memory at most.
+const MAX_BYTES_BEFORE_READ: usize = MAX_READ_AHEAD_BYTES as usize;
+
 /// Maximum number of file operations per connection, in flight or deferred, without the one of a layer and the one that
 /// reads ahead for the send queue.
 const MAX_FILE_OPS_PER_CONNECTION: u32 = 16;
@@ -150,14 +154,15 @@ impl<K: Submit> Io<K> {
         wanted.then_some(work)
     }
 
-    /// Returns whether a part of the first queued file can be read ahead: none is being read, all connections
-    /// together hold at most half of the maximum, and no file operation has to wait.
+    /// Returns whether a part of the first queued file can be read ahead: none is being read, at most one is in front of
+    /// it, all connections together hold at most half of the maximum, and no file operation has to wait.
     pub(crate) fn can_read_ahead(&self, slot: u32) -> bool {
         let connection = &self.connections[slot as usize];
         let is_due = connection.queue.files() > 0
             && !connection.is_reading_ahead
             && self.file_ops.deferred.is_empty()
-            && self.file_ops.has_room();
+            && self.file_ops.has_room()
+            && connection.queue.bytes_before_file() <= MAX_BYTES_BEFORE_READ;
         if !is_due {
             return false;
         }
@@ -181,7 +186,6 @@ impl<K: Submit> Io<K> {
         connection.is_reading_ahead = true;
         connection.files += 1;
         self.file_ops.read_ahead_bytes += read_ahead_bytes as usize;
-        self.stats.read_ahead += 1;
         let work = FileRequest {
             on,
             tag: 0,
