@@ -68,11 +68,11 @@ impl std::fmt::Debug for SendState<'_> {
 }
 
 impl SendState<'_> {
-    /// Returns whether [`SendStep::Read`] is possible: a file is queued, no part of it is being read, and at most 64 KiB in
-    /// memory are in front of it; all connections together hold less than half of
-    /// [`Config::max_buffered_bytes`](crate::Config::max_buffered_bytes); and a file operation can begin, because fewer than
-    /// [`Config::max_file_ops`](crate::Config::max_file_ops) are in flight and none waits to begin. It sums what the connection
-    /// has queued.
+    /// Returns whether [`SendStep::Read`] is possible: a file is queued, no part of it is being read, and at most 64 KiB
+    /// in memory are in front of it; all connections together hold less than half of
+    /// [`Config::max_buffered_bytes`](crate::Config::max_buffered_bytes); and a file operation can begin, because fewer
+    /// than [`Config::max_file_ops`](crate::Config::max_file_ops) are in flight and none waits to begin. It sums what
+    /// the connection has queued.
     pub fn can_read(&self) -> bool {
         (self.can_read)()
     }

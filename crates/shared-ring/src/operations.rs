@@ -187,7 +187,10 @@ impl<S: System, N: Default, O: Offload> Operations<S, N, O> {
                 (socket.group, socket.datagrams) = (group, datagrams);
                 Ok(submitted)
             }
-            Op::Send { fd, data } => self.send_list(fd, token, data),
+            Op::Send { fd, data } => {
+                self.read_ahead.forget(fd);
+                self.send_list(fd, token, data)
+            }
             Op::SendTo { fd, .. } | Op::SendFile { fd, .. } => {
                 self.send_datagram_or_file(fd, token, op, false)
             }
@@ -599,5 +602,34 @@ impl<S: System, N, O: Offload> Drop for Operations<S, N, O> {
                 mem::forget(entry.op);
             }
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::offload::OffloadThreads;
+    use crate::{Linux, Waker};
+
+    #[test]
+    fn socket_kept_its_read_ahead_when_the_end_of_its_file_was_sent_from_memory() {
+        let (sender, _receiver) = UnixStream::pair().unwrap();
+        sender.set_nonblocking(true).unwrap();
+        let fd = Fd::from_raw(sender.as_raw_fd());
+        let offload = OffloadThreads::new(Waker::new().unwrap());
+        let config = EngineConfig::new(4, 1, 64);
+        let mut operations = Operations::<Linux, ()>::new(Linux::default(), &config, offload);
+        let other = |n: u32| Fd::from_raw(5_000 + n as i32);
+        assert!(operations.read_ahead.begin(fd));
+        assert!((1..ReadAhead::MAX_SOCKETS).all(|n| operations.read_ahead.begin(other(n))));
+        assert!(!operations.read_ahead.begin(other(0)));
+        let mut data = Box::<GatherList>::default();
+        data.constant(b"x");
+        let sent = operations.submit(Token::new(OpKind::Send, 0, 0), Op::Send { fd, data });
+        assert!(matches!(sent, Ok(Submitted::Done(Outcome::Sent(_, 1)))), "{sent:?}");
+        assert!(operations.read_ahead.begin(other(0)));
     }
 }

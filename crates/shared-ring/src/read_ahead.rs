@@ -31,7 +31,8 @@ impl ReadAhead {
         *has
     }
 
-    /// Forgets a socket: it has sent its file, or its kernel closes it.
+    /// Forgets a socket: it has sent its file, sends bytes from memory, such as the rest of its file, or its kernel closes
+    /// it.
     #[inline]
     pub fn forget(&mut self, socket: Fd) {
         if self.sockets > 0

@@ -263,6 +263,7 @@ unsafe impl Submit for FlexScKernel {
             Op::SendFile { offset, len, is_last, .. } => {
                 nonblocking::cut_to_block(*offset, (len, is_last));
             }
+            Op::Send { fd, .. } => self.read_ahead.forget(*fd),
             Op::Call(_, By::InPlace) => return self.operations.submit(token, op),
             // It fails there.
             Op::File(file) if !Self::posts(file) || file.check().is_err() => {

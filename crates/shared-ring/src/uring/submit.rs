@@ -41,7 +41,13 @@ impl<R: Ring> UringKernel<R> {
     /// Sends at once if the send is alone or long, else by the ring.
     #[inline]
     pub(super) fn submit_send(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
-        let len = if let Op::Send { data, .. } = &op { data.len() } else { 0 };
+        let len = match &op {
+            Op::Send { fd, data } => {
+                self.read_ahead.forget(*fd);
+                data.len()
+            }
+            _ => 0,
+        };
         if self.filled == Some(token) {
             return self.submit_when_room(token, op);
         }
