@@ -11,7 +11,8 @@ use evring::{Application, Chunk, Close, Commands, ConnId, Cx, HIGH_WATER, Listen
 /// The bytes pass through the process, so they can be limited. With a send policy that defers reads, such as
 /// [`FileDelivery::Ded`](evring::FileDelivery::Ded), a client slower than the rate causes no work: the driver
 /// delivers the next piece when the client has room for it. When [`HIGH_WATER`] bytes are queued for a client, the next piece
-/// waits until they have drained; a client that takes nothing for half a minute then is reset.
+/// waits until they have drained. A client that takes nothing for half a minute, while more than a piece waits for it, is
+/// reset.
 #[derive(Clone, Debug)]
 pub struct Throttle {
     path: FilePath,
@@ -27,6 +28,10 @@ pub struct Stream {
     len: u64,
     /// When the next piece may be sent; `None` without a request.
     due: Option<Instant>,
+    /// The bytes that the client had not taken when the last piece was sent, with this piece.
+    unsent: u64,
+    /// When it was last seen that the client had taken some of these; `None` before the first piece.
+    taken_at: Option<Instant>,
     /// The queue is full: the bytes that the client had not taken when this was checked last.
     untaken: Option<u64>,
 }
@@ -60,10 +65,15 @@ impl Throttle {
         (self.bytes_per_second / 10).clamp(1, Self::MAX_PIECE_BYTES)
     }
 
-    /// Sends a piece, and sets the time of the next one.
+    /// Sends a piece, and sets the time of the next one, unless the client stalls.
     fn send(&self, x: &mut Cx<'_, impl Commands, Stream>, bytes: evring::buffers::RxBuf) {
         let now = x.io.now();
         let n = bytes.len() as u32;
+        let unsent = x.io.unsent_bytes(x.id);
+        if self.has_stalled(x.state, unsent, now) {
+            return x.io.close(x.id, Close::Reset);
+        }
+        x.state.unsent = unsent + u64::from(n);
         // A client that was slower than the rate does not get more afterwards.
         let begin = x.state.due.map_or(now, |due| due.max(now));
         let due = begin + Duration::from_secs(1) * n / self.bytes_per_second;
@@ -77,6 +87,16 @@ impl Throttle {
         } else {
             self.wait(x);
         }
+    }
+
+    /// Returns whether a client has taken nothing for the maximum time although more than a piece waits for it. At small
+    /// rates the queue would take hours to fill.
+    fn has_stalled(&self, stream: &mut Stream, unsent: u64, now: Instant) -> bool {
+        let has_taken = unsent < stream.unsent;
+        let taken_at = stream.taken_at.filter(|_| !has_taken).unwrap_or(now);
+        stream.taken_at = Some(taken_at);
+        let time = now.saturating_duration_since(taken_at);
+        unsent > u64::from(self.piece()) && time >= self.max_stall
     }
 
     /// Sends nothing until the queue has drained, unless the client stalls.

@@ -17,10 +17,16 @@ pub(crate) fn at() -> SocketAddr {
 
 /// Returns a machine without faults, whose sockets have buffers of `room` bytes.
 pub(crate) fn machine(room: usize) -> Machine {
+    machine_with(room, |_| {})
+}
+
+/// Returns such a machine, with the plan changed by `change`.
+pub(crate) fn machine_with(room: usize, change: impl FnOnce(&mut Plan)) -> Machine {
     Machine::new(&Plan::default().with(|p| {
         p.faults = Faults::NONE;
         p.room = Some(room);
         p.steps = 10_000_000;
+        change(p);
     }))
 }
 

@@ -1,6 +1,6 @@
 //! Streams at a limited rate, on every mechanism, and on a simulated machine.
 
-use crate::simulated::{self, machine};
+use crate::simulated::{self, Received, machine, machine_with};
 use crate::support;
 
 use std::fs;
@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use evring::{Config, FileDelivery, HIGH_WATER};
-use evring_sim::ReceiveResult;
+use evring_sim::{Fault, Faults, ReceiveResult};
 use examples::Throttle;
 use rustix::event::{PollFd, PollFlags, poll};
 use support::{Server, TIMEOUT, config, on_each_at_once, pattern, tiny};
@@ -155,6 +155,85 @@ fn client_that_never_reads_kept_its_connection() {
         assert_eq!(poll(&mut ended, Some(&timeout)), Ok(1), "{backend}: it is still open");
         server.stop();
     });
+}
+
+#[test]
+fn client_that_never_reads_kept_its_place_at_a_small_rate() {
+    const RATE: u32 = 1_000;
+    const ROOM: usize = 2_000;
+    let contents = pattern(100_000);
+    for policy in FileDelivery::ALL {
+        let machine = machine(ROOM);
+        machine.add_file("site/file", contents.clone());
+        let (mut client, received) = simulated::Client::new(REQUEST, 10_000, SECOND / 1_000);
+        // Its buffer and that of the server are full before. The stream has not filled the queue by then.
+        client.reads_at = SECOND * (2 * ROOM as u32) / RATE + 2 * Throttle::MAX_STALL;
+        machine.add_peer(client);
+        let app = Throttle::new("file", RATE);
+        simulated::serve(&machine, &simulated_config(policy), app, |_| {});
+        let received = received.take();
+        let len = received.bytes.len();
+        assert_eq!(received.end, Some(ReceiveResult::Reset), "{policy}: {len} bytes");
+        assert!(len <= 2 * ROOM, "{policy}: {len} bytes");
+    }
+}
+
+/// Streams a file with at most one fault.
+fn received_with(fault: Fault, policy: FileDelivery, seed: u64) -> Received {
+    let machine = machine_with(20_000, |p| {
+        p.seed = seed;
+        p.faults = Faults::NONE.with(fault);
+        // Every other run has one, unless it ends before.
+        p.max_faults = seed % 2;
+    });
+    machine.add_file("site/file", pattern(30_000));
+    let (client, received) = simulated::Client::new(REQUEST, 10_000, SECOND / 1_000);
+    machine.add_peer(client);
+    let app = Throttle::new("file", 5_000);
+    simulated::serve(&machine, &simulated_config(policy), app, |_| {});
+    received.take()
+}
+
+/// Returns the length that a reply with the file promises, and that of its body. `None` if its head has not arrived.
+fn promised_and_received(reply: &[u8]) -> Option<(usize, usize)> {
+    let after = reply.strip_prefix(HEAD.as_bytes())?;
+    let digits = after.iter().position(|byte| *byte == b'\r')?;
+    after[digits..].starts_with(b"\r\n\r\n").then(|| {
+        let promised = str::from_utf8(&after[..digits]).unwrap().parse().unwrap();
+        (promised, after.len() - digits - 4)
+    })
+}
+
+#[test]
+fn stream_that_fails_in_the_middle_is_reset_and_has_one_head() {
+    const NOT_FOUND: &[u8] = b"HTTP/1.0 404 ";
+    for fault in [Fault::DiskError, Fault::FileChanges] {
+        let (mut cut, mut complete) = (0, 0);
+        for (policy, seed) in FileDelivery::ALL.iter().flat_map(|p| (0..40).map(move |n| (*p, n))) {
+            let Received { bytes, end, .. } = received_with(fault, policy, seed);
+            let name = format!("{}, {policy}, seed {seed}", fault.name());
+            let heads = bytes.windows(7).filter(|part| part.starts_with(b"HTTP/1.")).count();
+            assert!(heads <= 1, "{name}: {heads} heads");
+            let expected = match promised_and_received(&bytes) {
+                Some((promised, received)) if promised == received => {
+                    complete += 1;
+                    ReceiveResult::End
+                }
+                Some((promised, received)) => {
+                    assert!(received < promised, "{name}: {received} of {promised} bytes");
+                    cut += 1;
+                    ReceiveResult::Reset
+                }
+                // The fault was in the open.
+                None if bytes.starts_with(NOT_FOUND) => ReceiveResult::End,
+                // It was in the first read.
+                None => ReceiveResult::Reset,
+            };
+            assert_eq!(end, Some(expected), "{name}: {} bytes", bytes.len());
+        }
+        let name = fault.name();
+        assert!(cut >= 4 && complete >= 80, "{name}: {cut} cut, {complete} complete");
+    }
 }
 
 #[test]
