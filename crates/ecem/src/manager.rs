@@ -49,7 +49,8 @@ pub struct Counters {
     pub released: u64,
     /// Deferred events that were delivered after the maximum time.
     pub expired: u64,
-    /// Events that were delivered in state RW, as the maximum number was deferred.
+    /// Events that were delivered before their turn, as the maximum number was deferred: in state RW, or in state RR in
+    /// place of a later one of the pair.
     pub displaced: u64,
     /// Deferred events that were returned when their pair was removed.
     pub removed: u64,

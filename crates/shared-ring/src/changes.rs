@@ -53,8 +53,8 @@ impl FileVersion {
         // Read before the metadata, which then show whether these are still the bytes that were sent.
         let sample = self.read_sample(host, file, sent_to, Blocking::NoBlock);
         let contents = self.compare(host.file_metadata(file), now, |at, into| {
-            // Only after it became longer. These bytes were sent lately; and not all file systems can read without
-            // blocking.
+            // Only after it became longer. As a rule these bytes were sent less than 2 MiB before: a sample is kept while it
+            // is less than 1 MiB away, and a piece has up to 1 MiB. Not all file systems can read without blocking.
             host.read_file(file, at, into, Blocking::MayBlock).is_ok_and(|n| n == into.len())
         });
         if let (Some((sample, len)), Contents::Same) = (sample, contents) {

@@ -63,7 +63,8 @@ impl FileVersion {
     /// Maximum time from the change of mtime until the change of the length, also if the writer is preempted between them.
     pub(crate) const WRITE_TIME: Duration = Duration::from_millis(500);
 
-    /// Maximum distance of a sample from bytes that are sent.
+    /// Distance from the next bytes at which a sample is replaced. The piece before may have as many bytes, so a sample that
+    /// is compared may be up to twice as far away.
     const MAX_DISTANCE: u64 = 1 << 20;
 
     pub(crate) fn new(opened: Opened) -> Self {
