@@ -325,6 +325,38 @@ fn connection_moved_several_accepts_onto_threads() {
     }
 }
 
+/// A hangup is reported for both directions, so also while only a wait for room is armed.
+#[test]
+fn hangup_moved_a_second_blocking_call_of_a_descriptor_onto_a_thread() {
+    let mut config = Config::default();
+    config.active_threads = 1;
+    // The thread that may be active stays so.
+    config.heartbeat = Duration::from_secs(60);
+    let mut pages = register(config);
+    let (pipe, mut byte) = (Pipe::new(), [0; 1]);
+    let read = post(&mut pages, &pipe.blocking_read_of(&mut byte));
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (fd, mut bytes) = (ours.as_raw_fd(), [0_u8; 2]);
+    let waits = Waits::ReadyThenBlocks(fd, Direction::Read);
+    let [first, second] = [0, 1].map(|n| {
+        let args = [fd as usize, &raw mut bytes[n] as usize, 1, 0, 0, 0];
+        post(&mut pages, &Call::new(libc::SYS_read, args).waits(waits))
+    });
+    drop(theirs);
+    // Armed, then reported: the first one has a thread, which does not make it yet.
+    assert!(!pages.wait(Some(Duration::ZERO)).unwrap());
+    assert_eq!(pages.counters().on_threads, 2);
+    let writable = post(&mut pages, &Call::until_ready(fd, Direction::Write));
+    assert_eq!(complete(&mut pages, writable).unwrap(), 0);
+    assert_eq!(pages.counters().on_threads, 2, "the read of the pipe, and one of the socket");
+    pipe.write(b"x");
+    assert_eq!(complete(&mut pages, read).unwrap(), 1);
+    for id in [first, second] {
+        assert_eq!(complete(&mut pages, id).unwrap(), 0);
+    }
+    assert_eq!(pages.counters().on_threads, 3);
+}
+
 #[test]
 fn calls_that_block_although_their_descriptors_are_ready_had_all_threads() {
     for sleep_in_ring in [false, true] {

@@ -192,10 +192,15 @@ impl Pages {
 
     /// Makes the calls that wait for a descriptor, as long as it is ready.
     fn make_waiting_calls(&mut self, fd: RawFd, direction: Direction) -> Stop {
+        // A hangup or an error is reported for both directions. The call that holds this one arms it again at its end.
+        if self.readiness.is_held(fd, direction) {
+            return Stop::NoOther;
+        }
         while let Some(index) = self.readiness.pop(fd, direction) {
             let blocks = matches!(self.slots[index as usize].waits, Waits::ReadyThenBlocks(..));
             if blocks && self.threads.is_some() {
-                self.readiness.hold(index, fd, direction);
+                let is_held = self.readiness.hold(index, fd, direction);
+                debug_assert!(is_held, "no other entry holds the direction");
                 self.assign_blocking(index);
                 return Stop::NoOther;
             }
