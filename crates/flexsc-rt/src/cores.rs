@@ -7,7 +7,8 @@
 //! the other cores the kernel. The threads may use all cores again after two windows in a row with less than one busy
 //! beat of four, or with more runnable threads than cores. They may also use them when the heartbeat finds nothing to
 //! do. The heartbeat does not count itself, so with two cores a busy owner and one busy thread have a core each. The
-//! owner is never moved. While the owner has a core, one thread fewer is active, so that it is still one for each core.
+//! owner is never moved. If it runs on another core at the end of a window, the threads leave that one instead. While
+//! the owner has a core, one thread fewer is active, so that it is still one for each core.
 //! With one core there is nothing to give: the owner and the threads take turns, in batches. The core of an owner that
 //! waits would be idle. [`Specialization::WhileBusy`] ignores whether the owner is awake, and how many threads of the
 //! machine are runnable.
@@ -142,6 +143,14 @@ impl Cores {
         let core = if given { u64::from(self.owner.load(Ordering::Relaxed)) + 1 } else { 0 };
         let changes = (self.given.load(Ordering::Relaxed) >> 32) + 1;
         self.given.store(changes << 32 | core, Ordering::Relaxed);
+    }
+
+    /// Leaves the core on which the owner runs now to it, if the threads have cores of their own.
+    pub(crate) fn follow_owner(&self) {
+        let given = self.given.load(Ordering::Relaxed) as u32;
+        if given != 0 && given - 1 != self.owner.load(Ordering::Relaxed) {
+            self.set_given(true);
+        }
     }
 
     /// Moves the calling syscall thread, if something has changed.
@@ -285,6 +294,25 @@ mod tests {
         assert_eq!([0, 1, 2, 3, 4].map(|core| left.is_set(core)), [true, true, false, true, false]);
         cores.set_given(false);
         assert_eq!(cores.active_threads(usize::MAX), usize::MAX);
+    }
+
+    #[test]
+    fn core_that_the_owner_had_left_was_still_left_to_it() {
+        let cores = cores_of(Specialization::Adaptive, 4);
+        let follow = |owner| {
+            cores.owner.store(owner, Ordering::Relaxed);
+            cores.follow_owner();
+            cores.given.load(Ordering::Relaxed)
+        };
+        assert_eq!(follow(2), 0, "nothing is given");
+        cores.set_given(true);
+        let given = follow(2);
+        assert_eq!(given as u32, 3);
+        // The threads move only if something has changed.
+        assert_eq!(follow(2), given);
+        assert_eq!([0, 1, 0].map(|owner| follow(owner) as u32), [1, 2, 1]);
+        cores.set_given(false);
+        assert_eq!(follow(2) as u32, 0);
     }
 
     #[test]

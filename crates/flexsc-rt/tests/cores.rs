@@ -170,6 +170,30 @@ fn busy_threads_get_cores_of_their_own_and_give_them_back() {
     shared.end();
 }
 
+#[test]
+fn threads_shared_the_core_to_which_their_owner_was_moved_after_they_had_left_its_former_one() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let allowed = sched_getaffinity(None).unwrap();
+    if allowed.count() < 2 {
+        return println!("not tested: several cores");
+    }
+    let mut busy = Busy::new(Specialization::WhileBusy);
+    let first = sched_getcpu();
+    let is_other = |core: &usize| *core != first && allowed.is_set(*core);
+    let second = (0..CpuSet::MAX_CPU).find(is_other).unwrap();
+    for core in [first, second] {
+        let mut own = CpuSet::new();
+        own.set(core);
+        sched_setaffinity(None, &own).unwrap();
+        busy.until("cores are given", 128, is_given);
+        let mut left = allowed;
+        left.unset(core);
+        busy.until("a thread leaves the owner's core", 128, |_| cores_of_threads().contains(&left));
+    }
+    busy.end();
+    sched_setaffinity(None, &allowed).unwrap();
+}
+
 /// Threads that compute as long as this exists: one more than there are cores.
 struct Load<'a>(&'a AtomicBool);
 

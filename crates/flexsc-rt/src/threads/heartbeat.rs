@@ -72,8 +72,9 @@ impl Pool {
                 drop(state);
                 let decision = beats.end_window(&self.cores, processors::runnable);
                 state = self.lock();
-                if let Some(given) = decision {
-                    self.set_given(&mut state, given);
+                match decision {
+                    Some(given) => self.set_given(&mut state, given),
+                    None => self.cores.follow_owner(),
                 }
             }
             let cancelling = self.beat(&mut state, &mut seen);
