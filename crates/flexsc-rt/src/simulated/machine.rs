@@ -70,6 +70,8 @@ pub(super) struct Machine {
     pub(super) max_threads: usize,
     /// No call ends that waits for others.
     pub(super) stands_still: bool,
+    /// No thread dies: it waits in its call.
+    pub(super) holds_deaths: bool,
     /// Which threads the kernel starts.
     pub(super) starts: Starts,
     pub(super) ring: Queues,

@@ -561,6 +561,42 @@ fn pinned_calls_that_the_ring_refused_were_given_to_threads_one_at_a_time() {
     }
 }
 
+/// The heartbeat began its wait for the next check anew after each post.
+#[test]
+fn posts_delayed_the_end_of_a_call_whose_thread_had_died() {
+    const PERIOD: Duration = Duration::from_micros(100);
+    let mut config = Config::with_entries(64);
+    (config.threads, config.active_threads, config.uses_ring) = (3, 2, false);
+    config.heartbeat = PERIOD;
+    let mut run = Run::new(0, &config);
+    machine(|machine| machine.holds_deaths = true);
+    run.post_call(Call::new(DIES.into(), [0; 6]), None);
+    let dies = run.ids[0];
+    run.pages.submit().unwrap();
+    while run.pages.counters().threads_blocked == 0 {
+        step();
+    }
+    machine(|machine| machine.holds_deaths = false);
+    while tasks::dead() == 0 {
+        step();
+    }
+    let now = || machine(|machine| Duration::from_nanos(machine.now_ns));
+    // 1,024 beats, each of which may come late.
+    let deadline = now() + PERIOD * 1_536;
+    while run.live.contains_key(&dies) {
+        assert!(now() < deadline, "its call has not ended");
+        let call = Call::bounded(1_000, [run.next_call, 0, 0, 0, 0, 0]);
+        run.post_call(call.pinned(Executor::Threads), None);
+        run.pages.submit().unwrap();
+        let next_post = now() + PERIOD * 100;
+        while now() < next_post {
+            step();
+        }
+        run.take(u64::MAX);
+    }
+    run.end();
+}
+
 /// A busy owner and a busy thread of two cores have one each, while no other thread of the machine could run.
 #[test]
 fn threads_get_cores_while_the_load_justifies_it() {

@@ -17,7 +17,7 @@ use crate::page::ENTRIES;
 /// Beats without an active thread, after which the heartbeat sleeps.
 const IDLE_BEATS: u32 = 16;
 
-/// Beats after which the heartbeat checks that the threads that it has found blocked exist.
+/// Beats after which the heartbeat checks that the threads that it has found blocked exist, at the latest.
 const BEATS_OF_CHECK: u32 = 1_024;
 
 impl Pool {
@@ -51,12 +51,15 @@ impl Pool {
                 if beats.idle() {
                     self.set_given(&mut state, false);
                 }
-                state.heartbeat_sleeps = true;
-                state = self.sleep(state);
-                if std::mem::take(&mut state.heartbeat_sleeps) && !self.replace_dead(&mut state) {
-                    continue;
+                // A check before and after each sleep, which is as long as the beats between two checks.
+                if !self.replace_dead(&mut state) {
+                    state.heartbeat_sleeps = true;
+                    state = self.sleep(state);
+                    if std::mem::take(&mut state.heartbeat_sleeps) {
+                        continue;
+                    }
                 }
-                idle_beats = 0;
+                (idle_beats, until_check) = (0, 1);
                 continue;
             }
             until_check -= 1;
