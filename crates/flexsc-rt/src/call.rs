@@ -225,6 +225,10 @@ fn is_so_by_arguments(number: u32, args: &[usize; 6]) -> bool {
         libc::SYS_ppoll => args[3] != 0,
         libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => args[4] != 0,
         libc::SYS_pselect6 | IO_PGETEVENTS => args[5] != 0,
+        // The table of descriptors of the thread, and its children without those of other threads.
+        libc::SYS_close_range => args[2] & libc::CLOSE_RANGE_UNSHARE as usize != 0,
+        libc::SYS_wait4 => args[2] & libc::__WNOTHREAD as usize != 0,
+        libc::SYS_waitid => args[3] & libc::__WNOTHREAD as usize != 0,
         _ => true,
     }
 }
@@ -264,7 +268,8 @@ const fn with_bits(mut bits: [u64; 8], numbers: &[libc::c_long]) -> [u64; 8] {
 }
 
 /// Calls of which the arguments decide whether they are about the calling thread: those that take or release a lock in
-/// its name, and those that set its signal mask while they wait.
+/// its name, those that set its signal mask while they wait, one that may give it a table of descriptors of its own, and
+/// those that may wait for its own children only.
 const BY_ARGUMENTS: &[libc::c_long] = &[
     libc::SYS_futex,
     libc::SYS_ppoll,
@@ -272,6 +277,9 @@ const BY_ARGUMENTS: &[libc::c_long] = &[
     libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2,
     IO_PGETEVENTS,
+    libc::SYS_close_range,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
 ];
 
 /// Calls about the calling thread, which set or return: its identity, signal mask and alternate stack, scheduling,
@@ -406,6 +414,24 @@ mod tests {
                 let call = Call::new(number, args).pinned(Executor::Threads);
                 assert_eq!(call.acts_on_the_calling_thread(), with_mask, "{number}");
                 let executor = if with_mask { Executor::InPlace } else { Executor::Threads };
+                assert_eq!(call.pinned, Some(executor), "{number}");
+            }
+        }
+    }
+
+    #[test]
+    fn descriptors_were_unshared_and_children_waited_for_in_a_syscall_thread() {
+        for (number, flags_at, flag) in [
+            (libc::SYS_close_range, 2, 2),
+            (libc::SYS_wait4, 2, 0x2000_0000),
+            (libc::SYS_waitid, 3, 0x2000_0000),
+        ] {
+            for with_flag in [false, true] {
+                let mut args = [usize::MAX; 6];
+                args[flags_at] = if with_flag { flag | 1 } else { !flag };
+                let call = Call::new(number, args).pinned(Executor::Threads);
+                assert_eq!(call.acts_on_the_calling_thread(), with_flag, "{number}");
+                let executor = if with_flag { Executor::InPlace } else { Executor::Threads };
                 assert_eq!(call.pinned, Some(executor), "{number}");
             }
         }
