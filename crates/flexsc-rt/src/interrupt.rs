@@ -165,6 +165,15 @@ impl Serving {
     /// The same, with a function that makes a system call and returns whether the signal is blocked and pending.
     #[inline]
     fn end_with(&self, entry: u32, is_signal_pending: impl FnMut() -> bool) {
+        self.leave(entry);
+        if self.is_signal_on_its_way() {
+            self.await_signal(is_signal_pending);
+        }
+    }
+
+    /// Notes that no call is made, once no other thread signals this one.
+    #[inline]
+    fn leave(&self, entry: u32) {
         let mut spins = 0;
         while self
             .entry
@@ -172,9 +181,6 @@ impl Serving {
             .is_err()
         {
             pause(&mut spins);
-        }
-        if self.is_signal_on_its_way() {
-            self.await_signal(is_signal_pending);
         }
     }
 
@@ -222,9 +228,10 @@ impl Serving {
         self.entry.store(serving, Ordering::Release);
     }
 
-    /// Forgets the call of a dead thread, of which another one takes the number.
-    pub(crate) fn begin_again(&self) {
-        self.entry.store(0, Ordering::Release);
+    /// Forgets the call of a dead thread, of which another one takes the number. Returns when no other thread signals the
+    /// dead one, which would store its call once more.
+    pub(crate) fn begin_again(&self, entry: u32) {
+        self.leave(entry);
     }
 
     /// Returns whether the thread runs in its call, or could if it had a core: it is not blocked. False if proc(5) does

@@ -93,6 +93,32 @@ fn interrupt_that_comes_late_reaches_no_later_call() {
     });
 }
 
+/// A thread died in its call, which is being cancelled, and another one takes its number.
+#[test]
+fn interrupt_of_a_dead_thread_overwrote_the_call_of_its_successor() {
+    loom::model(|| {
+        let model = Model::new();
+        model.entries[0].begin(0);
+        model.serving.begin(0);
+        let cancels = Arc::clone(&model);
+        let canceller = thread::spawn(move || {
+            if cancels.entries[0].cancel() {
+                // The kernel finds no such thread.
+                cancels.serving.interrupt_with(0, &cancels.entries[0], || false);
+            }
+        });
+        // The heartbeat, and then the thread that it starts.
+        model.serving.begin_again(0);
+        // SAFETY: the thread that had claimed the entry is gone.
+        unsafe { model.entries[0].finish_on_thread(-(libc::EOWNERDEAD as isize)) };
+        let interrupted = model.serve(1, || model.system_call());
+        assert!(!interrupted, "the signal was for the call before");
+        canceller.join().unwrap();
+        assert_eq!(model.serving.entry(), None);
+        model.assert_no_signal_is_on_its_way();
+    });
+}
+
 /// A call that takes the signal itself, as the read of a signalfd(2), ends, and the next one can be interrupted.
 #[test]
 fn call_that_takes_its_signal_ends() {

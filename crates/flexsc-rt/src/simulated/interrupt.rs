@@ -65,8 +65,8 @@ impl Serving {
         }
     }
 
-    pub(crate) fn begin_again(&self) {
-        self.entry.set(None);
+    pub(crate) fn begin_again(&self, entry: u32) {
+        assert_eq!(self.entry.take(), Some(entry));
     }
 
     /// Now and then, other calls do, too.

@@ -150,7 +150,7 @@ impl Pool {
         thread.blocked.store(false, Ordering::Relaxed);
         // It does not change any more.
         if let Some(entry) = thread.serving.entry() {
-            thread.serving.begin_again();
+            thread.serving.begin_again(entry);
             // SAFETY: the thread that had claimed the entry is gone.
             unsafe { self.shared.entry(entry).finish_on_thread(-(libc::EOWNERDEAD as isize)) };
             self.shared.complete(entry);
