@@ -157,7 +157,8 @@
 //!   raw call, see [`Pages::post`].
 //! - **A syscall thread that dies**, by seccomp(2) or a posted exit(2): its call has the error
 //!   `EOWNERDEAD`, after 1,024 heartbeats at the latest; another thread takes over the other calls. A thread is not
-//!   missed while the kernel has given its number to another thread of the program.
+//!   missed while the kernel has given its number to another thread of the program. The stack of a dead thread, 64 KiB,
+//!   stays mapped.
 //! - **No thread can be started**, as at a limit of pids(7): the threads that run go on. While all of them are blocked, or
 //!   there is none, the owner makes bounded calls in place; those that would block a thread end with `EAGAIN`.
 //! - **Signals**: cancellation uses the signal `SIGRTMAX - 3`. Syscall threads block all other signals, and the other

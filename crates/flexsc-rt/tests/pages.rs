@@ -663,15 +663,23 @@ fn calls_hung_where_no_thread_can_be_started() {
     .unwrap();
 }
 
+/// Returns whether this is the process of one test only. Otherwise, runs the test in one.
+fn is_alone(test: &str) -> bool {
+    if std::env::var_os(test).is_some() {
+        return true;
+    }
+    let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = alone.args(["--exact", test, "--nocapture"]).env(test, "1").output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && printed.contains("1 passed"), "{output:?}");
+    false
+}
+
 #[test]
 fn calls_hung_where_only_some_threads_can_be_started() {
     const NAME: &str = "calls_hung_where_only_some_threads_can_be_started";
     // The filter is that of all threads of a process, so this one has to have none of other tests.
-    if std::env::var_os(NAME).is_none() {
-        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
-        let output = alone.args(["--exact", NAME, "--nocapture"]).env(NAME, "1").output().unwrap();
-        let printed = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && printed.contains("1 passed"), "{output:?}");
+    if !is_alone(NAME) {
         return;
     }
     let (blocked, other, pipe) = (Pipe::new(), Pipe::new(), Pipe::new());
@@ -741,6 +749,33 @@ fn death_of_a_syscall_thread_loses_no_other_call() {
         }
     }
     assert_eq!(pages.counters().threads_died, 1);
+}
+
+/// Returns how many descriptors of the process are eventfds, of which pages have one.
+fn eventfds() -> usize {
+    let files = std::fs::read_dir("/proc/self/fd").unwrap();
+    let targets = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+    targets.filter(|target| target.as_os_str() == "anon_inode:[eventfd]").count()
+}
+
+#[test]
+fn thread_that_died_kept_its_pages_and_their_descriptor() {
+    if !is_alone("thread_that_died_kept_its_pages_and_their_descriptor") {
+        return;
+    }
+    let before = eventfds();
+    for _ in 0..20 {
+        let mut pages = register(Config::default());
+        assert!(eventfds() > before);
+        let dies = post(&mut pages, &Call::new(libc::SYS_exit, [0; 6]));
+        assert_eq!(errno(&complete(&mut pages, dies)), Some(libc::EOWNERDEAD));
+    }
+    // The last heartbeat ends after the drop of its pages has returned.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while eventfds() > before {
+        assert!(Instant::now() < deadline, "{} eventfds, {before} before", eventfds());
+        thread::yield_now();
+    }
 }
 
 #[test]

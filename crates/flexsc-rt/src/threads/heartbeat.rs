@@ -99,7 +99,7 @@ impl Pool {
 
     /// Looks at the threads: interrupts calls that are cancelled, and takes pages over from threads in the calls in
     /// which they were seen before. Returns whether there is a call to interrupt.
-    pub(super) fn beat(&self, state: &mut PoolState, seen: &mut [ThreadCall]) -> bool {
+    pub(super) fn beat(self: &Arc<Self>, state: &mut PoolState, seen: &mut [ThreadCall]) -> bool {
         let mut cancelling = false;
         for (number, seen) in seen.iter_mut().enumerate() {
             let thread = &self.threads[number];
@@ -133,7 +133,7 @@ impl Pool {
     }
 
     /// Ends the calls of blocked threads that are gone. Returns whether there are any.
-    fn replace_dead(&self, state: &mut PoolState) -> bool {
+    fn replace_dead(self: &Arc<Self>, state: &mut PoolState) -> bool {
         let mut any = false;
         for (number, thread) in self.threads.iter().enumerate() {
             if thread.blocked.load(Ordering::Relaxed) && thread.serving.is_dead() {
@@ -144,8 +144,9 @@ impl Pool {
         any
     }
 
-    /// Ends the call of a thread that is gone.
-    fn end_dead(&self, state: &mut PoolState, number: u16) {
+    /// Ends the call of a thread that is gone, and releases what it had. Its stack stays mapped, as the kernel has ended it
+    /// without pthread_exit(3).
+    fn end_dead(self: &Arc<Self>, state: &mut PoolState, number: u16) {
         let thread = &self.threads[usize::from(number)];
         thread.blocked.store(false, Ordering::Relaxed);
         // It does not change any more.
@@ -157,6 +158,10 @@ impl Pool {
         }
         state.counters.died += 1;
         state.unused.push(number);
+        // SAFETY: the body in `Pool::start` has a reference in a `ManuallyDrop`, and releases it after its last call. The
+        // thread is gone in a call, so it never does. This is done once: until now it held its page or was blocked, and
+        // its number is unused from now on. `self` is a further reference.
+        unsafe { Arc::decrement_strong_count(Arc::as_ptr(self)) };
     }
 
     /// Gives the threads cores of their own, or takes them back.
@@ -169,7 +174,12 @@ impl Pool {
     }
 
     /// Counts a thread as blocked, and frees its page for another one, unless it computes or waits for a core.
-    pub(super) fn take_over(&self, state: &mut PoolState, number: u16, call: ThreadCall) {
+    pub(super) fn take_over(
+        self: &Arc<Self>,
+        state: &mut PoolState,
+        number: u16,
+        call: ThreadCall,
+    ) {
         let Some(page) = call.entry.map(|entry| entry / ENTRIES as u32) else { return };
         let thread = &self.threads[usize::from(number)];
         // A thread whose call has ended waits for the lock, so it does not run either.

@@ -7,6 +7,7 @@
 mod heartbeat;
 
 use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -358,7 +359,13 @@ impl Pool {
     fn start(pool: &Arc<Pool>, number: u16) -> bool {
         let pool = Arc::clone(pool);
         let builder = thread::Builder::new().name(format!("flexsc {number}"));
-        interrupt::spawn(builder.stack_size(STACK_BYTES), move || pool.serve(number)).is_ok()
+        let body = move || {
+            // A thread that dies in a call leaves its reference to `Pool::end_dead`.
+            let pool = ManuallyDrop::new(pool);
+            pool.serve(number);
+            drop(ManuallyDrop::into_inner(pool));
+        };
+        interrupt::spawn(builder.stack_size(STACK_BYTES), body).is_ok()
     }
 
     /// The body of a syscall thread.
@@ -465,7 +472,7 @@ mod tests {
     #[test]
     fn thread_whose_call_had_ended_was_counted_as_blocked() {
         let threads = threads_of(1);
-        let pool = &*threads.0;
+        let pool = &threads.0;
         let mut state = pool.lock();
         (state.pages[0], state.active) = (PageState::Held(0), 1);
         // The thread has no identity, so proc(5) does not say that it runs.
@@ -558,5 +565,10 @@ mod tests {
         assert_eq!(unsafe { pool.shared.entry(0).take() }, -(libc::EOWNERDEAD as isize));
         assert_eq!(threads.counters().died, 1);
         assert!(threads.stop(deadline));
+        // The heartbeat ends after it has said so.
+        while Arc::strong_count(pool) > 1 {
+            assert!(Instant::now() < deadline, "the thread that died has a reference");
+            yield_now();
+        }
     }
 }
