@@ -21,16 +21,25 @@ pub(crate) enum Arm {
 
 /// A set.
 #[derive(Debug)]
-pub(crate) struct EpollSet(OwnedFd);
+pub(crate) struct EpollSet {
+    set: OwnedFd,
+    calls: u64,
+}
 
 impl EpollSet {
     pub(crate) fn new() -> Result<Self, Errno> {
-        epoll::create(epoll::CreateFlags::CLOEXEC).map(EpollSet)
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(EpollSet { set, calls: 0 })
+    }
+
+    /// Returns the number of system calls made, without those of [`EpollSet::new`] and [`EpollSet::watch`].
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls
     }
 
     /// Reports a descriptor as long as it is readable.
     pub(crate) fn watch(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<(), Errno> {
-        epoll::add(&self.0, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
+        epoll::add(&self.set, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
     }
 
     /// Reports a descriptor when it is ready for one of the directions: reading, writing. `added` says whether it is in
@@ -55,23 +64,28 @@ impl EpollSet {
         flags.set(epoll::EventFlags::IN | epoll::EventFlags::RDHUP, reads);
         flags.set(epoll::EventFlags::OUT, writes);
         let data = epoll::EventData::new_u64(fd as u64);
+        self.calls += 1;
         if added {
-            match epoll::modify(&self.0, borrowed, data, flags) {
+            match epoll::modify(&self.set, borrowed, data, flags) {
                 // It was closed, and another one has its number.
-                Err(Errno::NOENT) => {}
+                Err(Errno::NOENT) => self.calls += 1,
                 result => return result,
             }
         }
-        match epoll::add(&self.0, borrowed, data, flags) {
-            Err(Errno::EXIST) => epoll::modify(&self.0, borrowed, data, flags),
+        match epoll::add(&self.set, borrowed, data, flags) {
+            Err(Errno::EXIST) => {
+                self.calls += 1;
+                epoll::modify(&self.set, borrowed, data, flags)
+            }
             result => result,
         }
     }
 
     /// Takes a descriptor out of the set.
     pub(crate) fn disarm(&mut self, fd: RawFd) {
+        self.calls += 1;
         // SAFETY: as in `arm`. It fails only if the descriptor was closed.
-        let _ = epoll::delete(&self.0, unsafe { BorrowedFd::borrow_raw(fd) });
+        let _ = epoll::delete(&self.set, unsafe { BorrowedFd::borrow_raw(fd) });
     }
 
     /// Waits for reports, without a limit if there is no timeout. Returns early after some weeks.
@@ -80,15 +94,16 @@ impl EpollSet {
         reports: &mut Vec<epoll::Event>,
         timeout: Option<Duration>,
     ) -> Result<(), Errno> {
+        self.calls += 1;
         let timeout = timeout.map(timeout_of);
-        epoll::wait(&self.0, rustix::buffer::spare_capacity(reports), timeout.as_ref())?;
+        epoll::wait(&self.set, rustix::buffer::spare_capacity(reports), timeout.as_ref())?;
         Ok(())
     }
 }
 
 impl AsFd for EpollSet {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.set.as_fd()
     }
 }
 

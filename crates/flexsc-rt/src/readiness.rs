@@ -74,7 +74,6 @@ pub(crate) struct Readiness {
     links: Links,
     reports: Vec<epoll::Event>,
     waiting: usize,
-    calls: u64,
 }
 
 impl fmt::Debug for Readiness {
@@ -91,7 +90,6 @@ impl Readiness {
             links: Links::new(entries),
             reports: Vec::with_capacity(REPORTS),
             waiting: 0,
-            calls: 0,
         };
         readiness.epoll.watch(bell, BELL)?;
         Ok(readiness)
@@ -112,7 +110,7 @@ impl Readiness {
 
     /// Returns the number of system calls made.
     pub(crate) fn calls(&self) -> u64 {
-        self.calls
+        self.epoll.calls()
     }
 
     /// Returns whether an entry that waits for a descriptor needs no further memory.
@@ -172,7 +170,6 @@ impl Readiness {
             }
             return Ok(());
         }
-        self.calls += 1;
         self.epoll.arm(fd, interest, is_in, arm)?;
         waiters.armed = match arm {
             Arm::Once => Armed::Once,
@@ -223,7 +220,6 @@ impl Readiness {
     /// Waits for reports, without limit if there is no timeout.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
         self.reports.clear();
-        self.calls += 1;
         self.epoll.wait(&mut self.reports, timeout)
     }
 

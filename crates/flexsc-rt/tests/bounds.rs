@@ -3,7 +3,7 @@
 mod support;
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -98,10 +98,10 @@ fn waits_and_cancellations_are_counted() {
     // One that waits for its descriptor.
     let id = post(&mut pages, &read_of(ours.as_raw_fd(), first));
     assert!(!pages.wait(Some(Duration::ZERO)).unwrap());
-    assert_eq!(counts(&pages), (1, 1, 0));
+    assert_eq!((counts(&pages), pages.counters().epoll_calls), ((1, 1, 0), 2));
     pages.cancel(id);
     assert!(interrupted(complete(&mut pages, id)));
-    assert_eq!(counts(&pages), (1, 2, 0));
+    assert_eq!((counts(&pages), pages.counters().epoll_calls), ((1, 2, 0), 3));
     // One that has a thread.
     let id = post(&mut pages, &pipe.blocking_read_of(second));
     pages.submit().unwrap();
@@ -117,6 +117,31 @@ fn waits_and_cancellations_are_counted() {
     pages.cancel(id);
     assert_eq!(counts(&pages), (1, 2, 1));
     drop((ours, theirs));
+}
+
+#[test]
+fn not_all_calls_that_changed_the_epoll_set_were_counted() {
+    let mut pages = register(Config::default());
+    let (first, peer) = UnixStream::pair().unwrap();
+    let mut reader = OwnedFd::from(first);
+    let (fd, mut byte) = (reader.as_raw_fd(), [0; 1]);
+    let id = post(&mut pages, &read_of(fd, &mut byte));
+    assert!(!pages.wait(Some(Duration::ZERO)).unwrap());
+    // It was added, and looked for.
+    assert_eq!(pages.counters().epoll_calls, 2);
+    rustix::io::write(&peer, b"x").unwrap();
+    assert_eq!(complete(&mut pages, id).unwrap(), 1);
+    assert_eq!(pages.counters().epoll_calls, 3);
+    // Another socket gets the number.
+    let (second, _peer) = UnixStream::pair().unwrap();
+    rustix::io::dup2(&second, &mut reader).unwrap();
+    let id = post(&mut pages, &read_of(fd, &mut byte));
+    assert!(!pages.wait(Some(Duration::ZERO)).unwrap());
+    // A change that failed, and as before.
+    assert_eq!(pages.counters().epoll_calls, 6);
+    pages.cancel(id);
+    assert_eq!(pages.counters().epoll_calls, 7, "it was removed");
+    assert!(complete(&mut pages, id).is_err());
 }
 
 #[test]

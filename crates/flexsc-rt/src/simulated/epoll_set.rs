@@ -17,11 +17,16 @@ const REPORTS: usize = 16;
 pub(crate) struct EpollSet {
     /// The owner's bell and what its reports carry; the rings follow.
     watched: Vec<(RawFd, u64)>,
+    calls: u64,
 }
 
 impl EpollSet {
     pub(crate) fn new() -> Result<Self, Errno> {
-        Ok(EpollSet { watched: Vec::new() })
+        Ok(EpollSet { watched: Vec::new(), calls: 0 })
+    }
+
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls
     }
 
     pub(crate) fn watch(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<(), Errno> {
@@ -36,6 +41,7 @@ impl EpollSet {
         _added: bool,
         arm: Arm,
     ) -> Result<(), Errno> {
+        self.calls += 1;
         machine(|machine| {
             if !machine.is_open(fd) {
                 return Err(Errno::BADF);
@@ -46,6 +52,7 @@ impl EpollSet {
     }
 
     pub(crate) fn disarm(&mut self, fd: RawFd) {
+        self.calls += 1;
         machine(|machine| machine.armed.remove(&fd));
     }
 
@@ -54,6 +61,7 @@ impl EpollSet {
         reports: &mut Vec<epoll::Event>,
         timeout: Option<Duration>,
     ) -> Result<(), Errno> {
+        self.calls += 1;
         wait_until(timeout, |machine| {
             self.report(machine, reports);
             !reports.is_empty()
