@@ -27,7 +27,8 @@ pub enum Waits {
     /// For a disk at most. Any executor may make the call; the cheapest one does.
     Bounded,
     /// For a descriptor to be ready. The call returns `EAGAIN` (or `EINPROGRESS`) if it is not, and
-    /// is then repeated when it is. No thread waits.
+    /// is then repeated when it is. No thread waits. Calls on one stream have no order among them, unless each is posted
+    /// after the last one has ended.
     Ready(RawFd, Direction),
     /// For a descriptor to be ready. The call is made once it is, and does not block then.
     AfterReady(RawFd, Direction),

@@ -358,7 +358,8 @@ pub fn write_at<B: Bytes>(
     }
 }
 
-/// Reads from a pipe, terminal or file: read(2).
+/// Reads from a pipe, terminal or file: read(2). Reads of one stream have no order among them, unless each is posted
+/// after the last one has ended.
 ///
 /// A signalfd(2) must be non-blocking (`SFD_NONBLOCK`): then the owner reads it, and takes signals for its own thread, too. In
 /// blocking mode, a syscall thread would read it, which has none of these, and would wait.
@@ -379,7 +380,8 @@ pub fn read(
     }
 }
 
-/// Writes to a pipe, terminal or file: write(2). Returns the number of bytes written.
+/// Writes to a pipe, terminal or file: write(2). Returns the number of bytes written. Writes to one stream have no order
+/// among them, unless each is posted after the last one has ended.
 pub fn write<B: Bytes>(
     file: &Descriptor,
     bytes: B,

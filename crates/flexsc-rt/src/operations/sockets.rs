@@ -121,7 +121,8 @@ pub fn receive(
     }
 }
 
-/// Sends to a connected socket: send(2), without `SIGPIPE`. Returns the number of bytes sent.
+/// Sends to a connected socket: send(2), without `SIGPIPE`. Returns the number of bytes sent. Sends to one socket have no
+/// order among them, unless each is posted after the last one has ended.
 pub fn send<B: Bytes>(
     socket: &Descriptor,
     bytes: B,

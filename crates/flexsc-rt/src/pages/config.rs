@@ -35,8 +35,9 @@ pub struct Config {
     pub uses_ring: bool,
     /// Whether the owner sleeps in io_uring, and calls that wait for a descriptor wait there instead of in an epoll
     /// set. Then one entry into the kernel submits a batch, waits, and takes completions; but of several calls that
-    /// wait for one descriptor, none is the first. Without effect where the kernel lacks an operation for it, and in
-    /// a [`Runtime`](crate::Runtime).
+    /// wait for one descriptor, none is the first. In either case, calls on one stream have no order among them, unless
+    /// each is posted after the last one has ended. Without effect where the kernel lacks an operation for it, and in a
+    /// [`Runtime`](crate::Runtime).
     pub sleep_in_ring: bool,
     /// Number of places for files that are registered with the ring ([`Pages::register_file`](crate::Pages)); no more than
     /// the limit on descriptors, or the kernel refuses the table.
