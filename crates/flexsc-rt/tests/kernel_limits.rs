@@ -164,6 +164,32 @@ fn open(kernel: &mut FlexScKernel, directory: &Path, name: &CStr) -> Result<File
     }
 }
 
+/// Returns the most memory that the process has had mapped, in KiB (proc(5)).
+fn peak_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmPeak:")).unwrap();
+    peak.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn read_of_a_range_longer_than_its_file_took_memory_for_the_whole_range() {
+    let mut kernel = kernel();
+    let directory = tempfile::tempdir().unwrap();
+    let content: Vec<u8> = (0..2_500_001_u32).map(|n| (n / 7) as u8).collect();
+    std::fs::write(directory.path().join("file"), &content).unwrap();
+    let file = open(&mut kernel, directory.path(), c"file").unwrap();
+    let before = peak_kib();
+    for start in [0, 1, 4_096] {
+        let read = FileOp::Read(file.clone(), start..u64::MAX);
+        submit(&mut kernel, Token::new(OpKind::File, 0, 0), Op::File(read));
+        let outcome = next(&mut kernel).outcome;
+        let Outcome::File(FileOutcome::Read(bytes)) = outcome else { panic!("{outcome:?}") };
+        assert!(*bytes == content[start as usize..], "from {start}: {} bytes", bytes.len());
+    }
+    // The range has 4 GiB.
+    assert!(peak_kib() - before < 3 << 20, "{} KiB more", peak_kib() - before);
+}
+
 #[test]
 fn files_are_opened_where_openat2_is_missing() {
     // Filters of systemd have the one or the other error.

@@ -2,6 +2,7 @@
 //! syscall thread, if they would have to wait for the disk.
 
 use std::mem;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, RawFd};
 
 use rustix::io::Errno;
@@ -27,6 +28,7 @@ pub(super) enum FileStage {
 /// A read of a range.
 #[derive(Default)]
 pub(super) struct ReadStage {
+    /// Room for the next part of the range, of which the file may have few bytes.
     bytes: Vec<u8>,
     /// How many of them are there.
     filled: usize,
@@ -44,8 +46,7 @@ impl FlexScKernel {
     pub(super) fn post_file(&mut self, token: Token) -> Result<(), Busy> {
         match self.in_flight.get(token) {
             Some(InFlight { op: Op::File(FileOp::Read(_, range)), .. }) => {
-                let len = range.end.saturating_sub(range.start);
-                let bytes = vec![0; u32::try_from(len).unwrap_or(u32::MAX) as usize];
+                let bytes = vec![0; len_of(range).min(MAX_ROOM_BYTES)];
                 self.read(token, ReadStage { bytes, ..ReadStage::default() }, Blocking::NoBlock)
             }
             _ => self.open(token, Blocking::NoBlock),
@@ -77,6 +78,10 @@ impl FlexScKernel {
             return Ok(());
         };
         let (fd, offset) = (file.as_raw_fd(), range.start + stage.filled as u64);
+        if stage.filled == stage.bytes.len() {
+            let room = (len_of(range) - stage.filled).min(MAX_ROOM_BYTES);
+            stage.bytes.resize(stage.filled + room, 0);
+        }
         let room = &mut stage.bytes[stage.filled..];
         // SAFETY: the stage owns the bytes, the operation the file, until the call has ended, or they are
         // leaked.
@@ -103,7 +108,10 @@ impl FlexScKernel {
     pub(super) fn file_called(&mut self, token: Token, result: Result<usize, Errno>) {
         let Some(InFlight { op, state, .. }) = self.in_flight.get(token) else { return };
         let end = state.end;
-        let start = if let Op::File(FileOp::Read(_, range)) = op { range.start } else { 0 };
+        let (start, len_of_range) = match op {
+            Op::File(FileOp::Read(_, range)) => (range.start, len_of(range)),
+            _ => (0, 0),
+        };
         let Stage::File(_, stage) = mem::replace(&mut state.stage, Stage::Idle) else { return };
         let posted = match (stage, result) {
             (FileStage::Opening(_), Ok(fd)) => {
@@ -128,8 +136,10 @@ impl FlexScKernel {
             }
             (FileStage::Reading(mut stage, disk), Ok(len)) => {
                 stage.filled += len;
-                let is_whole = len == 0 || stage.filled == stage.bytes.len();
-                if is_whole || ends_file(start + stage.filled as u64, disk) {
+                // A call that has filled its room does not show whether the file ends there.
+                let is_full = stage.filled == stage.bytes.len();
+                let is_whole = len == 0 || stage.filled == len_of_range;
+                if is_whole || ends_file(start + stage.filled as u64, disk) && !is_full {
                     return self.read_ended(token, stage);
                 }
                 self.read(token, stage, Blocking::NoBlock)
@@ -191,6 +201,14 @@ impl FlexScKernel {
             }
         }
     }
+}
+
+/// Bytes of a read for which there is room before the file has had as many.
+const MAX_ROOM_BYTES: usize = 1 << 20;
+
+/// Returns the length of a range, below 4 GiB.
+fn len_of(range: &Range<u64>) -> usize {
+    u32::try_from(range.end.saturating_sub(range.start)).unwrap_or(u32::MAX) as usize
 }
 
 /// Returns whether a read that ended here before its range did has reached the end of the file. With `RWF_NOWAIT` the
