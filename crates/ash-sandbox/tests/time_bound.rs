@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use ash_sandbox::sandbox::{Bound, Handler, Outcome, Policy, Reason, Rejection, Sandboxer};
 
-/// How much longer an operation may take than one of [`PLAIN`]. A mispredicted branch, or a load that misses the caches,
-/// takes longer than others.
+/// How much longer an operation may take than one of [`PLAIN`]. A mispredicted branch takes longer than others, as does a load
+/// that misses the caches, though it is several operations.
 const MAX_RATIO: f64 = 20.0;
 
 /// An endless loop of multiplications that wait for each other.
@@ -17,8 +17,12 @@ const PLAIN: &str =
 
 /// A module with an entry of these locals and instructions.
 fn module(fields: &str, body: &str) -> Vec<u8> {
+    module_with_pages(1, fields, body)
+}
+
+fn module_with_pages(pages: usize, fields: &str, body: &str) -> Vec<u8> {
     let text = format!(
-        r#"(module (memory (export "memory") 1 1) {fields}
+        r#"(module (memory (export "memory") {pages} {pages}) {fields}
             (func $handle (export "ash_handle") (param $a i32) (param i32) (param $c i64) (param i32)
                 (result i32) {body}))"#
     );
@@ -51,7 +55,11 @@ pub(crate) fn time_of_operation(handler: &mut Handler) -> f64 {
 }
 
 fn assert_bounded(fields: &str, body: &str) {
-    let (mut plain, mut hostile) = (handler("", PLAIN), handler(fields, body));
+    assert_handler_is_bounded(handler(fields, body));
+}
+
+fn assert_handler_is_bounded(mut hostile: Handler) {
+    let mut plain = handler("", PLAIN);
     let (plain, time) = (time_of_operation(&mut plain), time_of_operation(&mut hostile));
     assert!(time < MAX_RATIO * plain, "{time} ns for an operation; others take {plain} ns");
 }
@@ -160,6 +168,57 @@ fn divisions_are_bounded() {
     let divisor = "(local $d i64) (local.set $d (i64.or (local.get $c) (i64.const 3)))";
     let body = format!("{divisor} (loop $l {} (br $l)) unreachable", repeated(50, &chain));
     assert_bounded("", &body);
+}
+
+#[test]
+fn load_that_missed_the_caches_was_one_operation() {
+    const LINE: usize = 64;
+    let bytes = Policy::default().max_memory_bytes;
+    // Each load waits for the one before. An abort keeps the memory, so that each invocation continues.
+    let loads = "(i32.load ".repeat(64) + "(local.get $a)" + &")".repeat(64);
+    let body = format!(
+        "(local.set $a (i32.load (i32.const 4)))
+         (loop $l (local.set $a {loads}) (i32.store (i32.const 4) (local.get $a)) (br $l)) unreachable"
+    );
+    let module = module_with_pages(bytes >> 16, "", &body);
+    let ash = Sandboxer::new(Policy::default()).unwrap().load(&module).unwrap();
+    let handler = ash.instantiate(1).unwrap();
+    // The first word of each line of the cache is the address of the next one, in an order that no prefetcher predicts.
+    let mut lines: Vec<usize> = (0..bytes / LINE).collect();
+    fastrand::Rng::with_seed(1).shuffle(&mut lines);
+    for (n, line) in lines.iter().enumerate() {
+        let next = (lines[(n + 1) % lines.len()] * LINE) as u32;
+        let to = handler.memory().host_pointer(line * LINE);
+        // SAFETY: the word is in the memory, and no handler runs.
+        unsafe { next.to_le_bytes().as_ptr().copy_to_nonoverlapping(to, size_of::<u32>()) };
+    }
+    assert_handler_is_bounded(handler);
+}
+
+#[test]
+fn loads_are_as_many_operations_before_a_run_as_in_it() {
+    let loads = "i32.load i32.load8_s i32.load8_u i32.load16_s i32.load16_u
+        i64.load i64.load8_s i64.load8_u i64.load16_s i64.load16_u i64.load32_s i64.load32_u";
+    for load in loads.split_whitespace() {
+        let loads = format!("(drop ({load} (i32.const 0)))");
+        let path = self::load("", &format!("{loads} (i32.const 0)")).unwrap();
+        // The load, two constants and a drop; the end moves a value.
+        assert_eq!(path, Bound::Acyclic(8 + 3 + 2), "{load}");
+        let operations = |rounds: u32| {
+            let body = format!(
+                "(local $n i32)
+                 (loop $l
+                     {loads} (local.set $n (i32.add (local.get $n) (i32.const 1)))
+                     (br_if $l (i32.lt_u (local.get $n) (i32.const {rounds}))))
+                 (i32.const 1)"
+            );
+            let mut handler = handler("", &body);
+            assert_eq!(handler.handle_copy(b"", 1, Instant::now()), Outcome::Handled);
+            handler.counters().operations
+        };
+        // The load, ten other instructions, and the local that the branch moves.
+        assert_eq!(operations(11) - operations(10), 8 + 10 + 1, "{load}");
+    }
 }
 
 #[test]

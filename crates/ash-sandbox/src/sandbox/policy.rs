@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// Limits of handlers. Work is measured in operations: one for each WebAssembly instruction, one for each value and local
-/// that it may have to move, and a fixed number for each host call and for the bytes that it touches.
+/// Limits of handlers. Work is measured in operations: one for each WebAssembly instruction, eight for a load, which may miss
+/// the caches, one for each value and local that an instruction may have to move, and a fixed number for each host call and for
+/// the bytes that it touches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Policy {
@@ -26,13 +27,13 @@ pub struct Policy {
     pub allows_floats: bool,
     /// Maximum number of operations in one invocation (section 4.1.2).
     pub max_operations: u64,
-    /// Maximum number of operations in the body of a function, also if nothing calls it, with its locals, the targets of its
-    /// branches, and more for loops, conditions and calls. It bounds the time of the compiler, which has more work with these
-    /// than their run takes operations. Operations are counted when a function is called, when it has returned,
-    /// and at each iteration of a loop, so a handler exceeds [`max_operations`](Self::max_operations) by one body at most,
-    /// which is not charged.
+    /// Maximum number of operations in the body of a function, also if nothing calls it. Operations are counted when a function
+    /// is called, when it has returned, and at each iteration of a loop, so a handler exceeds
+    /// [`max_operations`](Self::max_operations) by one body at most, which is not charged. It is also the maximum work of the
+    /// compiler with a body: one for each instruction, and more for its locals, the targets of its branches, loops, conditions
+    /// and calls, with which the compiler has more work than their run takes operations.
     pub max_body_operations: u64,
-    /// Maximum number of these in all functions, with what the compiler does for each type, import, function, global, export
+    /// Maximum work of the compiler with all functions, with what the compiler does for each type, import, function, global, export
     /// and segment, which is that of 40 to 300 operations.
     pub max_module_operations: u64,
     /// Number of operations that a tenant may use in a second (section 2.4), by all its handlers on all

@@ -50,8 +50,8 @@ pub enum Reason {
     /// Each path through the handler is bounded, but the longest has more operations than the policy
     /// permits: its number of operations and the maximum.
     TooLong(u64, u64),
-    /// The body of a function is too long for the compiler: its operations, with its locals, the targets of its branches, and
-    /// more for loops, conditions and calls, and the maximum.
+    /// The body of a function is too long, for the compiler or to run between two checks of the bound: its operations, with its
+    /// locals, the targets of its branches, and more for loops, conditions and calls, or with eight for a load, and the maximum.
     BodyTooLong(u64, u64),
     /// The module is too long for the compiler: the same of all its functions, with what it has for types, imports, exports
     /// and segments, and the maximum.

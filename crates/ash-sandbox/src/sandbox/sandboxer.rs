@@ -12,6 +12,7 @@ use super::budget::Budgets;
 use super::cache::{Cache, CacheError};
 use super::call::ENTRY;
 use super::clock::Clock;
+use super::cost::LOAD;
 use super::dropped::Dropped;
 use super::handler::{Handler, HandlerCode, Instance};
 use super::host::{self, Charging, Host};
@@ -26,9 +27,9 @@ const MAX_SLOTS: u16 = 64;
 /// `flexsc-rt`: with all of these, a handler that recurses would meet the guard page and end the process.
 const MAX_STACK: usize = 128 << 10;
 
-/// Each instruction is one operation, as in `cost`. Those that cost nothing by default are code, too: a loop checks the
-/// bound, and among many labels there are jumps.
-const EACH_ONE: OperatorCost = OperatorCost {
+/// Each instruction is one operation, and a load several, as in `cost`. Those that cost nothing by default are code, too: a
+/// loop checks the bound, and among many labels there are jumps.
+const COSTS: OperatorCost = OperatorCost {
     Nop: 1,
     Drop: 1,
     Block: 1,
@@ -37,6 +38,20 @@ const EACH_ONE: OperatorCost = OperatorCost {
     End: 1,
     Return: 1,
     Unreachable: 1,
+    I32Load: LOAD,
+    I64Load: LOAD,
+    F32Load: LOAD,
+    F64Load: LOAD,
+    I32Load8S: LOAD,
+    I32Load8U: LOAD,
+    I32Load16S: LOAD,
+    I32Load16U: LOAD,
+    I64Load8S: LOAD,
+    I64Load8U: LOAD,
+    I64Load16S: LOAD,
+    I64Load16U: LOAD,
+    I64Load32S: LOAD,
+    I64Load32U: LOAD,
     ..OperatorCost::new()
 };
 
@@ -104,7 +119,7 @@ impl Sandboxer {
                 .memory_init_cow(false)
                 .max_wasm_stack(MAX_STACK)
                 .consume_fuel(checks == Some(Loops::Fuel))
-                .operator_cost(EACH_ONE)
+                .operator_cost(COSTS)
                 .epoch_interruption(matches!(checks, Some(Loops::Epoch(_))))
                 .with_host_memory(Arc::new(Creator(Arc::clone(&memories))));
             Engine::new(&config).map_err(compiler)
