@@ -17,7 +17,8 @@ pub enum Scheduling {
     /// greater share of the core. It needs Linux 6.12; before, it is as [`Normal`](Self::Normal).
     ShortSlice,
     /// `SCHED_FIFO` with the lowest priority: it runs before all threads that are not real-time, as long as it has work.
-    /// Threads that it creates are not real-time.
+    /// Threads that it creates are not real-time. It needs CAP_SYS_NICE, or a limit of real-time priority (`ulimit -r`): 1, or
+    /// 2 with handlers that are bounded by a clock, whose thread then runs before it.
     RealTime,
 }
 
@@ -37,7 +38,7 @@ impl fmt::Display for SchedulingError {
         write!(f, "cannot schedule the thread as {scheduling:?}: {source}")?;
         match scheduling {
             Scheduling::RealTime => f.write_str(
-                "; grant CAP_SYS_NICE or a limit of real-time priority (ulimit -r 1), or use Scheduling::ShortSlice",
+                "; grant CAP_SYS_NICE or a limit of real-time priority (ulimit -r 2), or use Scheduling::ShortSlice",
             ),
             _ => f.write_str("; use Scheduling::Inherited"),
         }

@@ -7,8 +7,10 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
+use shared_ring::author::Process;
 use wasmtime::{EngineWeak, UpdateDeadline};
 
 /// Shortest time between two ticks.
@@ -17,6 +19,8 @@ const MIN_TICK: Duration = Duration::from_micros(100);
 /// The ticks that bound handlers by epochs. They stop when it is dropped, so each handler has one.
 pub(crate) struct Clock {
     tick: Duration,
+    /// The process that has the thread.
+    process: Process,
     /// The thread that ticks ends with it.
     _alive: Sender<Infallible>,
 }
@@ -34,7 +38,7 @@ impl Clock {
             }
         };
         thread::Builder::new().name("ash-clock".into()).spawn(ticks)?;
-        Ok(Clock { tick, _alive: alive })
+        Ok(Clock { tick, process: Process::current(), _alive: alive })
     }
 
     /// Returns the time between two ticks.
@@ -42,27 +46,59 @@ impl Clock {
         self.tick
     }
 
-    /// Returns the maximum nanoseconds that an invocation is charged for, if no tick is late: one tick until the first tick;
-    /// less than half a tick of its own thread until a later one, which does not interrupt it; one tick until it is
-    /// interrupted.
+    /// Returns whether it ticks in this process: a child of fork(2) has no copy of the thread.
+    pub(crate) fn ticks_here(&self) -> bool {
+        self.process.is_current()
+    }
+
+    /// Returns the [maximum nanoseconds](max_ns) that an invocation is charged for.
     pub(crate) fn max_ns(&self) -> u64 {
-        u64::try_from((self.tick.saturating_mul(5) / 2).as_nanos()).unwrap_or(u64::MAX)
+        max_ns(self.tick)
     }
 }
 
-/// Lets this thread run on all cores that the process may use, before real-time threads if that is permitted: a handler
-/// that runs for too long in such a thread would stop the ticks that end it. Threads inherit both from their creator.
+/// Returns the maximum nanoseconds that an invocation is charged for with this time between ticks, if no tick is late: one
+/// tick until the first tick; less than half a tick of its own thread until a later one, which does not interrupt it; one tick
+/// until it is interrupted.
+pub(crate) fn max_ns(tick: Duration) -> u64 {
+    let tick = tick.max(MIN_TICK);
+    u64::try_from((tick.saturating_mul(5) / 2).as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Lets this thread run on all cores that the process may use, before real-time threads of a priority below the highest that is
+/// permitted: a handler that runs for too long in such a thread would stop the ticks that end it. Threads inherit both from
+/// their creator.
 fn run_above_others() {
     let mut cores = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|core| cores.set(core));
     let _ = sched_setaffinity(None, &cores);
-    let parameters = libc::sched_param {
-        // SAFETY: it returns a number.
-        sched_priority: unsafe { libc::sched_get_priority_max(libc::SCHED_FIFO) },
-    };
-    // Without the permission, no thread of the process is likely to have it.
+    // SAFETY: it returns a number.
+    let highest = unsafe { libc::sched_get_priority_max(libc::SCHED_FIFO) };
+    if set_priority(highest) {
+        return;
+    }
+    // Without CAP_SYS_NICE, the kernel permits priorities up to the limit. An inherited one may be above it.
+    let limit = getrlimit(Resource::Rtprio).current;
+    let limit =
+        limit.and_then(|limit| i32::try_from(limit).ok()).map_or(highest, |l| l.min(highest));
+    if limit > priority() {
+        set_priority(limit);
+    }
+}
+
+/// Makes this thread real-time with a priority. Returns whether that is permitted.
+fn set_priority(priority: i32) -> bool {
+    let parameters = libc::sched_param { sched_priority: priority };
     // SAFETY: the parameters are read during the call; 0 is this thread.
-    let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) == 0 }
+}
+
+/// Returns the real-time priority of this thread, or 0.
+fn priority() -> i32 {
+    let mut parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameters are written during the call; 0 is this thread.
+    let _ = unsafe { libc::sched_getparam(0, &raw mut parameters) };
+    parameters.sched_priority
 }
 
 /// The time of a handler's own thread in an invocation, without that of other threads. It is read when a tick has passed,

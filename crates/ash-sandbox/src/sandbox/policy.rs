@@ -64,7 +64,8 @@ pub enum Loops {
     /// Check a clock tick at each call, return and iteration: a handler ends at the second tick, as in section 4.1.2, or at a
     /// later one if other threads ran meanwhile: not before its own thread has run for half a tick since the first. It is
     /// charged an operation for each nanosecond until the first tick, one tick at most, and of its own thread since then. A
-    /// thread ticks, every 100 us at most; where that is permitted, it runs before real-time threads. Elsewhere it may be late,
+    /// thread ticks, every 100 us at most. It runs before real-time threads of a lower priority than the highest that the process
+    /// may have: any with CAP_SYS_NICE, else the limit of real-time priority (`ulimit -r`). Behind other threads it may be late,
     /// and a handler is charged less than it uses: [`Fuel`](Loops::Fuel) is exact.
     ///
     /// The [operations of a second](Policy::operations_per_second) should be more than the nanoseconds of two and a half ticks
