@@ -86,6 +86,30 @@ fn each_handler_of_a_tenant_had_a_budget_of_its_own() {
 }
 
 #[test]
+fn idle_tenant_used_the_operations_of_a_second_at_once() {
+    let policy = Policy::default().with(|p| p.operations_per_second = 10_000_000);
+    let max = policy.max_operations;
+    let sandboxer = Sandboxer::new(policy).unwrap();
+    let native = sandboxer.trust(1, 1 << 16, |calls| {
+        assert_eq!(calls.copy(0, 0, 1 << 16), 0);
+        1
+    });
+    let (mut native, start) = (native.unwrap(), Instant::now());
+    let mut used_at = |after: Duration| {
+        let before = native.counters().operations;
+        while native.handle_copy(b"", 1, start + after) == Outcome::Handled {}
+        native.counters().operations - before
+    };
+    // An invocation needs its maximum, so less than that is left.
+    for seconds in [0, 1, 60] {
+        let used = used_at(Duration::from_secs(seconds));
+        assert!(used > 1_000_000 - max && used <= 1_000_000, "{used} at {seconds} s");
+    }
+    let used = used_at(Duration::from_millis(60_020));
+    assert!(used > 200_000 - max && used <= 200_000 + max, "{used} in 20 ms");
+}
+
+#[test]
 fn bytes_that_calls_of_a_straight_line_copied_exceeded_the_budget() {
     let copies = "(drop (call $copy (i32.const 0) (i32.const 0) (i32.const 65536))) ".repeat(8);
     let fill = "(memory.fill (i32.const 0) (i32.const 0) (i32.const 65536)) ".repeat(8);

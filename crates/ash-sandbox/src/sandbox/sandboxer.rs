@@ -222,7 +222,7 @@ impl Sandboxer {
         let host = Box::new(Host::new(tenant, Charging::Calls, &self.policy));
         let code = HandlerCode::Native { host, entry: Box::new(entry) };
         let (memory, policy) = (Arc::new(memory), Arc::clone(&self.policy));
-        let budget = self.budgets.of(tenant, policy.operations_per_second);
+        let budget = self.budgets.of(tenant, &policy);
         let dropped = Arc::downgrade(&self.dropped);
         Ok(Handler::new(code, memory, policy, budget, (Bound::Acyclic(1), true), (None, dropped)))
     }
@@ -312,7 +312,7 @@ impl Ash {
         let is_mutable = |global: &Global| global.ty(&store).mutability() == Mutability::Var;
         let globals = globals.into_iter().filter(is_mutable).collect();
         let code = HandlerCode::Module(Instance::new(store, entry, globals));
-        let budget = self.budgets.of(tenant, policy.operations_per_second);
+        let budget = self.budgets.of(tenant, &policy);
         let Analysis { bound, is_by_bytes, .. } = self.analysis;
         let ends = (self.clock.clone(), Arc::downgrade(&self.dropped));
         Ok(Handler::new(code, memory, policy, budget, (bound, is_by_bytes), ends))
