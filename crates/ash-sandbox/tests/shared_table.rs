@@ -4,6 +4,7 @@
 #![cfg(feature = "sandbox")]
 
 use std::fs;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread;
@@ -68,6 +69,20 @@ fn handler_can_only_read_the_table() {
     for bytes in [0, MAX_TABLE_BYTES + 1] {
         assert!(SharedTable::new(bytes).unwrap_err().to_string().contains("a table of"));
     }
+}
+
+#[test]
+fn table_of_a_dropped_handler_existed_as_long_as_its_sandboxer() {
+    let sandboxer = sandboxer();
+    let ash = sandboxer.load(&wat::parse_str(HOSTILE).unwrap()).unwrap();
+    let table = SharedTable::new(1).unwrap();
+    let handler = ash.instantiate_with(1, &table).unwrap();
+    let dropped = Arc::downgrade(&table);
+    drop(table);
+    assert!(dropped.upgrade().is_some(), "the handler reads it");
+    drop(handler);
+    assert!(dropped.upgrade().is_none());
+    drop((ash, sandboxer));
 }
 
 #[test]

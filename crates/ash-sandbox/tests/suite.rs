@@ -5,6 +5,7 @@ mod epochs;
 mod example_handlers;
 mod executions_agree;
 mod first_and_last;
+mod forks;
 mod fragments;
 #[cfg(feature = "sandbox")]
 mod generated;

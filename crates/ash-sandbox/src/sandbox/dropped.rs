@@ -1,5 +1,5 @@
 //! Instances that were dropped. To unmap a memory takes longer than many messages, and delays the threads of other cores, so
-//! the thread that serves messages leaves it to the one that loads the next handler.
+//! the thread that serves messages leaves it to the one that loads the next handler. Instances with a table are freed at once.
 
 use std::mem;
 use std::sync::{Mutex, PoisonError};

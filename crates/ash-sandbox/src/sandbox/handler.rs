@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use shared_ring::author::Process;
 use wasmtime::{Global, Store, Trap, TypedFunc, Val};
 
 use super::budget::Budget;
@@ -50,7 +51,7 @@ pub enum Pass {
     Involuntary(Abort),
     /// The handler was disabled, after too many involuntary aborts.
     Disabled,
-    /// The application has switched the handler off.
+    /// The application has switched the handler off, or this process is a child of the one that has instantiated it.
     Off,
     /// The tenant has used up its operations of this second (section 2.4).
     OverBudget,
@@ -183,15 +184,19 @@ impl HandlerCode {
     }
 }
 
-/// An instance of a handler. It belongs to one thread at a time.
+/// An instance of a handler. It belongs to one thread at a time, and to the process that has instantiated it: a child of fork(2)
+/// would write to the memory of its parent, so its copy passes all messages on ([`Pass::Off`]).
 ///
-/// Its pages, except those of a table, are mapped when it is instantiated, so that no message waits for them. To drop one of a
+/// Its pages are mapped when it is instantiated, so that no message waits for them. To drop one of a
 /// module costs little while its sandboxer, or an [`Ash`](super::Ash) of that, exists, so that a thread that serves messages
 /// can do so: the next [instantiation](super::Ash::instantiate) unmaps its memory, or the end of the sandboxer and all that it
-/// has loaded. Those beyond 32 that wait for this, and native handlers, are unmapped at once.
+/// has loaded. Those beyond 32 that wait for this, native handlers, and those with a [`SharedTable`](super::SharedTable) are
+/// unmapped at once: a mapping keeps the memory of the table.
 pub struct Handler {
     code: ManuallyDrop<HandlerCode>,
     memory: Arc<HandlerMemory>,
+    /// The process that shares the memory with nobody but the kernel.
+    process: Process,
     policy: Arc<Policy>,
     bound: Bound,
     budget: Arc<Budget>,
@@ -218,7 +223,10 @@ impl Drop for Handler {
         if let HandlerCode::Module(mut instance) = code {
             // After a panic it may have locks.
             instance.store.data_mut().end_shared(false);
-            if let Some(dropped) = self.dropped.upgrade() {
+            // Else the table would exist as long as the sandboxer.
+            if self.memory.table().is_none()
+                && let Some(dropped) = self.dropped.upgrade()
+            {
                 dropped.keep(instance);
             }
         }
@@ -261,6 +269,7 @@ impl Handler {
         Handler {
             code: ManuallyDrop::new(code),
             memory,
+            process: Process::current(),
             policy,
             bound,
             budget,
@@ -554,7 +563,7 @@ impl Handler {
     }
 
     fn reason_to_skip(&mut self, left: u64) -> Option<Pass> {
-        if !self.is_on {
+        if !self.is_on || !self.process.is_current() {
             Some(Pass::Off)
         } else if self.is_disabled() {
             Some(Pass::Disabled)

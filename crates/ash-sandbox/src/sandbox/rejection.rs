@@ -64,6 +64,8 @@ pub enum Reason {
     Compiler(String),
     /// The memory of the handler could not be set up.
     Memory(String),
+    /// A parent of this process has loaded the module, which is bounded by a clock: the thread that ticks is the parent's.
+    OtherProcess,
 }
 
 impl Rejection {
@@ -185,6 +187,9 @@ impl fmt::Display for Reason {
                 write!(f, "the module cannot be compiled: {}", Printed(reason, MAX_TEXT))
             }
             Reason::Memory(reason) => write!(f, "the memory cannot be set up: {reason}"),
+            Reason::OtherProcess => f.write_str(
+                "the process that has loaded the module has the clock that bounds it; load it after fork(2)",
+            ),
         }
     }
 }

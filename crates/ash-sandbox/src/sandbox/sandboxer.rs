@@ -185,7 +185,7 @@ impl Sandboxer {
     /// Returns the clock that bounds cyclic handlers.
     fn clock(&self, tick: Duration) -> Result<Arc<Clock>, Rejection> {
         let mut clock = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(clock) = clock.upgrade() {
+        if let Some(clock) = clock.upgrade().filter(|clock| clock.ticks_here()) {
             return Ok(clock);
         }
         let started = Arc::new(Clock::start(tick, self.checked.weak()).map_err(compiler)?);
@@ -256,7 +256,8 @@ impl Ash {
     /// sandboxer has loaded share [the operations of a second](Policy::operations_per_second).
     ///
     /// # Errors
-    /// If the memory cannot be mapped.
+    /// If the memory cannot be mapped, or in a child of the process that has loaded a handler which is bounded by a
+    /// [clock](Loops::Epoch).
     pub fn instantiate(&self, tenant: u64) -> Result<Handler, Rejection> {
         self.instance(tenant, None)
     }
@@ -264,7 +265,7 @@ impl Ash {
     /// Creates an instance as [`instantiate`](Self::instantiate) does, that reads a table of the application.
     ///
     /// # Errors
-    /// If the memory cannot be mapped.
+    /// As [`instantiate`](Self::instantiate).
     pub fn instantiate_with(
         &self,
         tenant: u64,
@@ -274,6 +275,9 @@ impl Ash {
     }
 
     fn instance(&self, tenant: u64, table: Option<Arc<SharedTable>>) -> Result<Handler, Rejection> {
+        if self.clock.as_ref().is_some_and(|clock| !clock.ticks_here()) {
+            return Err(Reason::OtherProcess.into());
+        }
         self.dropped.free();
         let policy = Arc::clone(&self.policy);
         let is_cyclic = self.analysis.bound == Bound::Cyclic;

@@ -14,11 +14,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use shared_ring::author::Process;
 
 use super::shared::Shared;
 use super::{MAX_PLACES, Policy};
 
-/// Upcalls to one process, for the server. It belongs to one thread at a time.
+/// Upcalls to one process, for the server. It belongs to one thread at a time, and to the process that has created it. A child of
+/// fork(2) shares its memory and its stream, so the child's copy submits nothing and has no answers.
 pub struct Channel {
     policy: Policy,
     shared: Shared,
@@ -36,8 +38,6 @@ pub struct Channel {
     /// them when it was late.
     counted_until: Option<Instant>,
     is_gone: bool,
-    /// The process that this belongs to; a child of fork has a copy.
-    process: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ struct InFlight {
     is_over: bool,
 }
 
-/// Notifies a thread of the server that the process has answers or has ended.
+/// Notifies a thread of the server that the process has answers or has ended. In a child of fork(2) it does nothing.
 #[derive(Clone, Debug)]
 pub struct AnswerEvent(Arc<Ends>);
 
@@ -60,6 +60,8 @@ struct Ends {
     has_ended: AtomicBool,
     /// Notifies without the process, which does not have it.
     own: OwnedFd,
+    /// The server; a child of fork(2) has copies of the descriptors.
+    server: Process,
 }
 
 /// An answer.
@@ -83,7 +85,7 @@ pub enum MessageRejection {
     TooLong,
     /// The process has not answered, or impossibly, too often.
     Disabled,
-    /// The process has ended.
+    /// The process has ended, or the caller is a child of the one that has created the channel.
     Gone,
 }
 
@@ -167,7 +169,12 @@ impl Channel {
         Ok(Channel {
             policy,
             shared,
-            answer_event: AnswerEvent(Arc::new(Ends { stream, has_ended: false.into(), own })),
+            answer_event: AnswerEvent(Arc::new(Ends {
+                stream,
+                has_ended: false.into(),
+                own,
+                server: Process::current(),
+            })),
             in_flight: [None; MAX_PLACES],
             free: u64::MAX >> (MAX_PLACES - policy.places),
             taken: 0,
@@ -175,7 +182,6 @@ impl Channel {
             aborts: 0,
             counted_until: None,
             is_gone: false,
-            process: std::process::id(),
         })
     }
 
@@ -189,9 +195,14 @@ impl Channel {
         self.answer_event.clone()
     }
 
+    /// Returns whether this process has created the channel.
+    fn is_ours(&self) -> bool {
+        self.answer_event.0.server.is_current()
+    }
+
     /// Returns why the process would not get a message.
     pub fn rejection(&self, len: usize) -> Option<MessageRejection> {
-        if self.is_gone {
+        if self.is_gone || !self.is_ours() {
             Some(MessageRejection::Gone)
         } else if self.aborts >= self.policy.max_aborts {
             Some(MessageRejection::Disabled)
@@ -229,6 +240,9 @@ impl Channel {
     /// one. Answers that nobody waits for, or that are impossible, are dropped. If the event has notified of the end of the
     /// process, [`next_expired`](Self::next_expired) then ends all upcalls.
     pub fn next_done(&mut self) -> Option<Done> {
+        if !self.is_ours() {
+            return None;
+        }
         // Before the look, which finds what the process has answered until its end.
         self.is_gone |= self.answer_event.0.has_ended.load(Acquire);
         for _ in 0..MAX_LOOKS {
@@ -303,6 +317,9 @@ impl Channel {
     /// stays taken until the process answers or ends. Call it until it returns `None`, after
     /// [`next_done`](Self::next_done) has: an answer that has arrived is not late.
     pub fn next_expired(&mut self, now: Instant) -> Option<usize> {
+        if !self.is_ours() {
+            return None;
+        }
         let is_gone = self.is_gone;
         let expired = |upcall: &Option<InFlight>| {
             upcall.is_some_and(|upcall| !upcall.is_over && (is_gone || upcall.deadline <= now))
@@ -322,6 +339,7 @@ impl Channel {
     /// Returns when the next upcall has lasted too long.
     pub fn deadline(&self) -> Option<Instant> {
         let waiting = self.in_flight.iter().flatten().filter(|upcall| !upcall.is_over);
+        let waiting = waiting.filter(|_| self.is_ours());
         waiting.map(|upcall| upcall.deadline).min()
     }
 
@@ -340,7 +358,7 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        if self.process == std::process::id() {
+        if self.is_ours() {
             // The process ends, though an event or a child of fork has the stream.
             let _ = self.answer_event.0.stream.shutdown(Shutdown::Both);
         }
@@ -360,9 +378,13 @@ impl AnswerEvent {
     /// Waits for a notification, or for a time. Returns whether one came. The end of the process causes one.
     ///
     /// # Errors
-    /// If waiting fails.
+    /// If waiting fails, or in a child of the process that has created the channel.
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
-        let Ends { stream, has_ended, own } = &*self.0;
+        let Ends { stream, has_ended, own, server } = &*self.0;
+        if !server.is_current() {
+            // It would take the notification from its parent.
+            return Err(io::Error::other("the channel for upcalls belongs to another process"));
+        }
         let timeout = Timespec {
             tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
             tv_nsec: timeout.subsec_nanos().into(),
@@ -388,6 +410,9 @@ impl AnswerEvent {
 
     /// Notifies a thread that waits, or the next one.
     pub fn notify(&self) {
+        if !self.0.server.is_current() {
+            return;
+        }
         // Fails only at the maximum of the counter.
         let _ = rustix::io::write(&self.0.own, &1u64.to_ne_bytes());
     }
@@ -422,6 +447,24 @@ mod tests {
                 None => assert!(event.wait(LONG).unwrap(), "no answer"),
             }
         }
+    }
+
+    /// Runs `child` in a forked process of at most ten seconds. Returns whether it returned true.
+    fn in_child(child: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the child takes no lock that another thread may have, and ends.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0);
+        if pid == 0 {
+            // SAFETY: passes a number.
+            unsafe { libc::alarm(10) };
+            let status = i32::from(!child());
+            // SAFETY: it ends the process without the parent's exit handlers.
+            unsafe { libc::_exit(status) };
+        }
+        let mut status = 0;
+        // SAFETY: writes one integer.
+        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+        status == 0
     }
 
     #[test]
@@ -636,12 +679,39 @@ mod tests {
 
     #[test]
     fn child_of_fork_does_not_end_the_process() {
-        let (mut channel, peer) = pair();
-        channel.process += 1;
+        let (channel, peer) = pair();
         let event = channel.answer_event();
-        drop(channel);
+        let mut channel = Some(channel);
+        assert!(in_child(|| {
+            drop(channel.take());
+            true
+        }));
         assert!(!event.wait(Duration::ZERO).unwrap());
-        drop(peer);
+        drop((channel, peer));
+    }
+
+    #[test]
+    fn child_of_fork_submitted_messages_and_took_answers() {
+        let (mut channel, peer) = pair();
+        let (header, now) = (peer.shared.header(), Instant::now());
+        let places = [b"one", b"two"].map(|m| channel.submit(m, 1, now).unwrap());
+        let submitted = header.submitted.load(SeqCst);
+        header.done.store(1 << places[0], SeqCst);
+        let event = channel.answer_event();
+        event.notify();
+        let late = now + policy().timeout;
+        assert!(in_child(|| {
+            channel.rejection(1) == Some(MessageRejection::Gone)
+                && channel.submit(b"child", 1, now).is_none()
+                && channel.next_done().is_none()
+                && channel.next_expired(late).is_none()
+                && channel.deadline().is_none()
+                && event.wait(Duration::ZERO).is_err()
+        }));
+        assert_eq!(header.submitted.load(SeqCst), submitted);
+        assert!(event.wait(Duration::ZERO).unwrap());
+        assert_eq!(channel.next_done().map(|done| done.place), Some(places[0]));
+        assert_eq!(channel.next_expired(late), Some(places[1]));
     }
 
     #[test]
