@@ -39,7 +39,7 @@ pub struct LandingCounters {
     pub handled: u64,
     /// Messages that it has discarded.
     pub discarded: u64,
-    /// Messages that the application got, for any reason.
+    /// Messages that the handler neither handled nor discarded, for any reason. The next hook gets them, or the application.
     pub passed: u64,
     /// Those of them after an involuntary abort.
     pub aborted: u64,

@@ -106,7 +106,7 @@ pub struct UpcallCounters {
     pub handled: u64,
     /// Those that it has discarded.
     pub discarded: u64,
-    /// Those that the application got, for any reason.
+    /// Those that were neither handled nor discarded, for any reason. The next hook gets them, or the application.
     pub passed: u64,
     /// Those of them that the process did not answer in time, or before its end.
     pub expired: u64,

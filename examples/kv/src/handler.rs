@@ -28,7 +28,7 @@ pub struct GetHandler {
 
 impl GetHandler {
     /// Loads a module. The buckets of the table of replies have at most one sixteenth of the memory for values, and at most
-    /// 512 MiB. They are not a part of that memory.
+    /// 512 MiB. They are not a part of that memory, and in use from the start.
     ///
     /// # Errors
     /// If the module is rejected, or there is no memory for the table.

@@ -99,7 +99,7 @@ impl HandlerMemory {
         ftruncate(&fd, len as u64)?;
         let map = |start, flags| {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
-            // No message waits for a page. Those of a table are mapped at their first use: it may have many.
+            // No message waits for a page.
             let flags = flags | MapFlags::POPULATE;
             // SAFETY: a new mapping, or one that replaces a part of the range reserved below.
             unsafe { mmap(start, len, protection, flags, &fd, 0) }
@@ -116,7 +116,8 @@ impl HandlerMemory {
         unsafe { mprotect(start, messages, MprotectFlags::READ) }?;
         if let Some(table) = &table {
             let start = guest.start.as_ptr().wrapping_byte_add(len);
-            let flags = MapFlags::SHARED | MapFlags::FIXED;
+            // All its pages exist since it was created, so that they only have to be mapped.
+            let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
             // SAFETY: it replaces a part of the reserved range, which nothing else uses.
             unsafe { mmap(start, table.len(), ProtFlags::READ, flags, table.fd(), 0) }?;
         }
@@ -299,22 +300,38 @@ unsafe impl MemoryCreator for Creator {
 mod tests {
     use super::*;
 
+    /// Asserts that accesses to the pages from an address do not fault.
+    fn assert_mapped(start: *const u8, len: usize) {
+        use std::os::unix::fs::FileExt;
+        let page = rustix::param::page_size();
+        // Eight bytes for each page of the process, whose highest bit says that an access does not fault.
+        let pages = std::fs::File::open("/proc/self/pagemap").unwrap();
+        let first = start.addr() / page;
+        for n in 0..len / page {
+            let mut entry = [0; 8];
+            pages.read_exact_at(&mut entry, (first + n) as u64 * 8).unwrap();
+            assert!(entry[7] & 0x80 != 0, "page {n} is not there");
+        }
+    }
+
     #[test]
     fn first_messages_waited_for_the_pages_of_the_memory() {
-        use std::os::unix::fs::FileExt;
         let page = rustix::param::page_size();
         let areas = Areas { replies: 16 * page, messages: 64 * page };
         let memory = HandlerMemory::new(32 * page, areas, None, 1 << 30).unwrap();
-        // Eight bytes for each page of the process, whose highest bit says that an access does not fault.
-        let pages = std::fs::File::open("/proc/self/pagemap").unwrap();
         for mapping in [&memory.host, &memory.guest] {
-            let first = mapping.start().addr() / page;
-            for n in 0..memory.len() / page {
-                let mut entry = [0; 8];
-                pages.read_exact_at(&mut entry, (first + n) as u64 * 8).unwrap();
-                assert!(entry[7] & 0x80 != 0, "page {n} is not there");
-            }
+            assert_mapped(mapping.start(), memory.len());
         }
+    }
+
+    #[test]
+    fn first_messages_waited_for_the_pages_of_the_table() {
+        let page = rustix::param::page_size();
+        let areas = Areas { replies: page, messages: page };
+        let table = SharedTable::new(300 * page).unwrap();
+        assert_mapped(table.words().as_ptr().cast(), table.len());
+        let memory = HandlerMemory::new(page, areas, Some(Arc::clone(&table)), 1 << 30).unwrap();
+        assert_mapped(memory.guest.start().wrapping_add(memory.len()), table.len());
     }
 
     #[test]
