@@ -18,8 +18,10 @@ for features in evring/epoll programs; do
     echo "examples with $features"
     check -p examples --no-default-features --features "$features"
 done
-echo "evring with handlers in a sandbox"
-check -p evring --no-default-features --features epoll,sandbox
+for features in epoll,sandbox epoll,signals; do
+    echo "evring with $features"
+    check -p evring --no-default-features --features "$features"
+done
 echo "kv without its binary"
 check -p kv --no-default-features --features evring/epoll
 echo "kv without handlers"

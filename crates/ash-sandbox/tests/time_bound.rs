@@ -190,7 +190,7 @@ fn load_that_missed_the_caches_was_one_operation() {
         let next = (lines[(n + 1) % lines.len()] * LINE) as u32;
         let to = handler.memory().host_pointer(line * LINE);
         // SAFETY: the word is in the memory, and no handler runs.
-        unsafe { next.to_le_bytes().as_ptr().copy_to_nonoverlapping(to, size_of::<u32>()) };
+        unsafe { to.cast::<u32>().write_unaligned(next.to_le()) };
     }
     assert_handler_is_bounded(handler);
 }
