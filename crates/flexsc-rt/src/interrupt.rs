@@ -205,7 +205,8 @@ impl Serving {
     pub(crate) fn interrupt(&self, index: u32, entry: &Entry) {
         self.interrupt_with(index, entry, || {
             let (process, id) = (std::process::id(), self.thread_id.load(Ordering::Acquire));
-            // SAFETY: the signal has a handler. The thread cannot end meanwhile.
+            // SAFETY: the signal has a handler, which does nothing in threads that have not begun a call. If the thread has
+            // died in its call, the kernel finds no such thread, or another one of the process.
             unsafe { libc::syscall(libc::SYS_tgkill, process, id, signal()) == 0 }
         });
     }

@@ -28,9 +28,8 @@ impl ReadBuffers {
     /// Minimum number of bytes that occupy a buffer: the reader may keep fewer for long.
     const MIN_BYTES: usize = Self::BYTES as usize / 4;
 
-    /// Reads a part of a file without blocking. A short part, and any while all buffers are lent out, has memory of its own:
-    /// the driver reads at most one part for each connection at a time, and counts it until it is sent. Returns `None` if
-    /// the part is longer than a buffer.
+    /// Reads a part of a file without blocking. A short part, and any while all buffers are lent out, has memory of its own.
+    /// Returns `None` if the part is longer than a buffer.
     ///
     /// # Errors
     /// Those of [`System::read_cached`].

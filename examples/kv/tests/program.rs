@@ -54,9 +54,8 @@ fn signal_ended_the_program_in_the_middle_of_a_reply() {
         let mut stream = program.connect();
         let set = [format!("set a 0 0 {VALUE}\r\n").as_bytes(), &[b'v'; VALUE], b"\r\n"].concat();
         stream.write_all(&set).unwrap();
+        stream.read_exact(&mut [0; "STORED\r\n".len()]).unwrap();
         stream.write_all(&b"get a\r\n".repeat(GETS)).unwrap();
-        let mut stored = [0; 8];
-        stream.read_exact(&mut stored).unwrap();
         // The replies have begun.
         stream.read_exact(&mut [0]).unwrap();
         let idle = program.connect();

@@ -131,7 +131,7 @@ impl fmt::Display for Error {
                 "the paths of directories that wait are too long; walk the subdirectories one by one",
             ),
             Error::TooManyLinks => {
-                f.write_str("too many files have several links; raise the limit (--max-links)")
+                f.write_str("more files have several links than `Options::links` permits")
             }
         }
     }

@@ -67,7 +67,11 @@ fn main() -> ExitCode {
     let totals = match totals {
         Ok(totals) => totals,
         Err(error) => {
-            report(&format!("walk: {}: {error}", arguments.path.display()));
+            let what_to_do = match error {
+                walk::Error::TooManyLinks => "; use --max-links with a larger number",
+                _ => "",
+            };
+            report(&format!("walk: {}: {error}{what_to_do}", arguments.path.display()));
             return ExitCode::FAILURE;
         }
     };

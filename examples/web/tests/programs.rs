@@ -206,14 +206,14 @@ fn part_of_an_upload_stayed_after_the_program_was_killed() {
     let (program, directory) = start_upload();
     let path = directory.path();
     let (stream, name) = upload_half(&program, path, "a.txt");
-    fs::write(path.join("b.part"), "a file of that name").unwrap();
+    fs::write(path.join(".b.part"), "of another program").unwrap();
     program.kill();
     drop(stream);
     assert!(path.join(&name).exists());
     let arguments = [path.to_str().unwrap(), "127.0.0.1:0"];
     let program = Program::start(env!("CARGO_BIN_EXE_upload"), &arguments);
     assert!(!path.join(name).exists());
-    assert!(path.join("b.part").exists());
+    assert!(path.join(".b.part").exists());
     program.stop();
 }
 

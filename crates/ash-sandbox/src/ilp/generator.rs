@@ -127,7 +127,7 @@ fn processor() -> Result<OwnedTargetIsa, GeneratorError> {
         ("opt_level", "speed"),
         ("is_pic", "false"),
         ("use_colocated_libcalls", "false"),
-        // Pipes are at most some thousand instructions, so checking them costs little.
+        // Pipes are at most some ten thousand instructions, so checking them costs little.
         ("enable_verifier", "true"),
     ] {
         flags.set(name, value).map_err(|error| unknown(error.to_string()))?;
@@ -176,9 +176,9 @@ fn signature(module: &JITModule) -> Signature {
 
 /// The tables that a list looks up in.
 fn tables(program: &Program) -> Vec<Arc<Table>> {
-    let bodies = program.pipes.iter().map(|placed| &placed.pipe.body);
-    bodies
-        .flatten()
+    let pipes = program.pipes.iter().map(|placed| &placed.pipe);
+    pipes
+        .flat_map(|pipe| pipe.body.iter().chain(&pipe.tail_body))
         .filter_map(|instruction| match instruction {
             Instruction::Lookup { table, .. } => Some(table.clone()),
             _ => None,

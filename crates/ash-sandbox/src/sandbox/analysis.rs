@@ -95,7 +95,7 @@ pub(crate) fn analyse(
     let memory_bytes = contents.check_memory(policy)?;
     let mut costs = vec![Cost::Unknown; contents.functions.len()];
     let bound = contents.longest_path(contents.check_entry()?, &mut costs, policy)?;
-    contents.check_work(policy)?;
+    contents.check_work(bound, policy)?;
     let analysis = Analysis { bound, is_by_bytes: contents.is_by_bytes(&costs), memory_bytes };
     Ok((analysis, contents.bodies.into_iter().map(|body| body.extra).collect()))
 }
@@ -373,10 +373,11 @@ impl<'a> Contents<'a> {
 
     /// Checks that the compiler has little work with each body and with all, those included that the entry does not reach.
     /// Of a cyclic handler, less than one body runs between two checks of its bound, so a body has no more operations either.
-    fn check_work(&self, policy: &Policy) -> Result<(), Rejection> {
+    fn check_work(&self, bound: Bound, policy: &Policy) -> Result<(), Rejection> {
         let max = policy.max_body_operations;
         for (number, body) in (self.imported.len() as u32..).zip(&self.bodies) {
-            let long = body.work.max(body.operations);
+            let of_run = if bound == Bound::Cyclic { body.operations } else { 0 };
+            let long = body.work.max(of_run);
             if long > max {
                 return Err(self.in_function(number, Reason::BodyTooLong(long, max)));
             }

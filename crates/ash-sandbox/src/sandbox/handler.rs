@@ -53,7 +53,7 @@ pub enum Pass {
     Disabled,
     /// The application has switched the handler off, or this process is a child of the one that has instantiated it.
     Off,
-    /// The tenant has used up its operations of this second (section 2.4).
+    /// The tenant has too few operations left: [`Policy::operations_per_second`] (section 2.4).
     OverBudget,
     /// The message is longer than the room for copies.
     TooLong,

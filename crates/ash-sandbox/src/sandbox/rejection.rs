@@ -171,7 +171,7 @@ impl fmt::Display for Reason {
             ),
             Reason::BodyTooLong(operations, max) => write!(
                 f,
-                "the function has {operations} operations, with its locals, the targets of its branches, and more for loops, conditions and calls; the policy permits {max} in a function: divide it"
+                "the function has {operations} operations, with its locals, the targets of its branches, and more for loads, loops, conditions and calls; the policy permits {max} in a function: divide it"
             ),
             Reason::TooMuchCode(operations, max) => write!(
                 f,

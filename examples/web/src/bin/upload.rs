@@ -21,11 +21,13 @@ struct Part {
 }
 
 impl Part {
+    const PREFIX: &str = ".upload-";
+
     fn create(directory: &Path, pool: Pool) -> io::Result<Self> {
         // As for other files: the umask of the process restricts it.
         let mode = Permissions::from_mode(0o666);
         let mut builder = Builder::new();
-        builder.prefix(".").suffix(".part").permissions(mode);
+        builder.prefix(Self::PREFIX).permissions(mode);
         Ok(Part { file: Some(builder.tempfile_in(directory)?), pool })
     }
 
@@ -40,16 +42,14 @@ impl Part {
         Ok(file.persist(target).map(drop)?)
     }
 
-    /// Removes what a process that was killed has left.
-    fn remove_all(directory: &Path) -> io::Result<()> {
-        for entry in fs::read_dir(directory)? {
-            let path = entry?.path();
+    /// Returns the parts in a directory: what a process that was killed has left, before this one receives any.
+    fn all(directory: &Path) -> io::Result<Vec<PathBuf>> {
+        let files = fs::read_dir(directory)?.map(|entry| entry.map(|entry| entry.path()));
+        let is_part = |path: &PathBuf| {
             let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-            if name.starts_with(b".") && name.ends_with(b".part") {
-                fs::remove_file(path)?;
-            }
-        }
-        Ok(())
+            name.starts_with(Self::PREFIX.as_bytes())
+        };
+        files.filter(|path| path.as_ref().map_or(true, is_part)).collect()
     }
 }
 
@@ -96,7 +96,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         eprintln!("usage: upload DIRECTORY [ADDRESS]");
         std::process::exit(2);
     };
-    Part::remove_all(&directory)?;
+    let left = Part::all(&directory)?;
     let address = arguments.next().unwrap_or_else(|| "127.0.0.1:8080".to_owned());
     let pool = Pool::new(2, 1000)?;
     let mut limits = Limits::default();
@@ -122,6 +122,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let server = Server::builder().listen(address).limits(limits).files(files);
     let server = server.route("/files/{name}", put(upload)).start()?;
+    // The address is this program's, so no other one receives into them.
+    for part in left {
+        let _ = fs::remove_file(part);
+    }
     println!("listening on http://{}", server.addresses()[0]);
     Ok(server.wait_until_signal()?)
 }

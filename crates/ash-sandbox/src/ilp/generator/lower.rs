@@ -1,5 +1,5 @@
 //! Lowers a list of pipes to Cranelift's instructions: a loop over blocks of vectors, if all pipes of the list work lane by
-//! lane, one over the units that are left, and what takes the end of the message, which is shorter than a unit.
+//! lane, one over the units that are left, and the same steps for the end of the message, which is shorter than a unit.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Function, InstBuilder, SigRef, UserFuncName, Value, types};
@@ -132,7 +132,8 @@ impl<'b> Loops<'b> {
         self.builder.ins().jump(head, &[]);
         self.builder.switch_to_block(exit);
     }
-    /// What takes the bytes behind the last unit, if there are any.
+
+    /// The pipes for the bytes behind the last unit, if there are any.
     fn tail(&mut self) {
         let (of, rest) = (self.of, self.rest);
         let source = self.builder.ins().iadd(self.source, self.end);
