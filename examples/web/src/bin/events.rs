@@ -7,7 +7,7 @@ use std::time::Duration;
 use evring_httpd::body::{Body, BodySender};
 use evring_httpd::bytes::Bytes;
 use evring_httpd::http::{HeaderValue, header};
-use evring_httpd::{Error, Request, Response, Server, get, post};
+use evring_httpd::{Config, Error, Request, Response, Server, get, post};
 
 /// The clients that listen.
 #[derive(Clone, Debug, Default)]
@@ -59,7 +59,10 @@ fn main() -> Result<(), Error> {
         }
     });
     let say = move |request: Request| speakers.send(&String::from_utf8_lossy(request.body()));
+    // No stream ends by itself: at a stop, clients connect again, to a server that runs.
+    let config = Config::default().with(|c| c.drain_timeout = Duration::from_secs(1));
     let server = Server::builder()
+        .config(config)
         .listen(address)
         .route("/events", get(move |_: Request| listeners.add()))
         .route("/say", post(say))
