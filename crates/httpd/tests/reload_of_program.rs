@@ -116,6 +116,7 @@ fn wrong_settings_are_reported_and_the_old_ones_stay() {
     let cases = [
         ("root = 'DIR'\nlisen = []\n", ":2:1: there is no setting `lisen`"),
         ("root = 'DIR/none'\n", "cannot read the directory"),
+        ("root = 'DIR'\nbackend = 'uirng'\n", ":2:11: `backend`: unknown mechanism `uirng`"),
         (
             "root = 'DIR'\ntls-cert = ['a']\ntls-key = ['b']\n",
             ":2:12: `tls-cert`: cannot read the file a",

@@ -342,3 +342,20 @@ fn pid_file_that_is_a_link_gave_its_target_to_the_user() {
         fs::remove_file(&pid_file).unwrap();
     }
 }
+
+#[test]
+fn check_accepted_a_pid_file_of_another_user() {
+    if !geteuid().is_root() {
+        return println!("not tested: a change of the user needs root");
+    }
+    let dir = readable_dir();
+    let pid_file = dir.path().join("pid");
+    fs::write(&pid_file, "").unwrap();
+    chown(&pid_file, Some(1), None).unwrap();
+    let user = NOBODY.to_string();
+    for check in [&["--check-config"][..], &[]] {
+        let mut command = httpd(&["--listen", "127.0.0.1:0", "--user", &user, "--pid-file"]);
+        let error = failure(command.arg(&pid_file).args(check));
+        assert!(error.contains("it belongs to another user; remove it"), "{error}");
+    }
+}

@@ -15,8 +15,13 @@ pub(crate) fn with_advice(error: &Error, options: &Options) -> String {
         Error::Start(StartError::Listen(at, reason)) => match reason.kind() {
             ErrorKind::PermissionDenied => format!(
                 "ports below 1024 need a capability: run `setcap cap_net_bind_service=+ep` on the program, set \
-                 AmbientCapabilities=CAP_NET_BIND_SERVICE in its unit, or choose another port, such as -p {}",
-                u32::from(at.port()) + 8000
+                 AmbientCapabilities=CAP_NET_BIND_SERVICE in its unit, or choose another port, such as -p {}{}",
+                u32::from(at.port()) + 8000,
+                if options.user.is_some() {
+                    "; with `user`, start the program as root"
+                } else {
+                    ""
+                }
             ),
             ErrorKind::AddrInUse => format!(
                 "another program listens there: end it (`ss -ltnp 'sport = :{}'` shows it), or choose another port with \

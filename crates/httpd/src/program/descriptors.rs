@@ -161,8 +161,10 @@ impl DescriptorDemand {
         let limit = raise_descriptor_limit();
         let budget = self.budget(limit, open)?;
         let (requested, granted) = (self.connections, budget.connections);
-        let is_significant =
-            granted < requested / 2 || requested != Config::default().max_connections;
+        // At a reload, the limit was enough before.
+        let is_significant = granted < requested / 2
+            || requested != Config::default().max_connections
+            || !until.is_empty();
         let reason =
             format!("the process is limited to {limit} descriptors (ulimit -Hn); raise the limit");
         if granted < requested {

@@ -112,8 +112,10 @@ fn check(
     settings
         .check()
         .map_err(|error| positions.locate(&error, advice::with_advice(&error, &settings.0)))?;
-    let checked =
-        settings.check_logs(pid_file).and_then(|()| pid_file.map_or(Ok(()), PidFile::check));
+    let user = settings.0.user.as_ref();
+    let checked = settings
+        .check_logs(pid_file)
+        .and_then(|()| pid_file.map_or(Ok(()), |path| PidFile::check(path, user)));
     checked.map_err(|error| positions.locate_setting("pid-file", error))?;
     advice::warn_of_unused(&settings.0);
     stderr.print("the settings are valid");

@@ -1,6 +1,6 @@
 //! The file with the number of the process, for programs that send it signals.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -74,9 +74,7 @@ impl PidFile {
         let path = CString::new(path.as_os_str().as_bytes())?;
         let opened = PidFile(Arc::new(Named { path, file, is_new, line: own_line() }));
         if let Some(user) = user {
-            if ![geteuid().as_raw(), user.uid()].contains(&found.uid()) {
-                return Err(named(io::Error::other("it belongs to another user; remove it")));
-            }
+            check_owner(&found, Some(user)).map_err(named)?;
             fchown(&opened.0.file, Some(user.uid()), None).map_err(named)?;
         }
         Ok(opened)
@@ -96,8 +94,8 @@ impl PidFile {
         }
     }
 
-    /// Checks that the file can be written, without creating it.
-    pub(crate) fn check(path: &Path) -> io::Result<()> {
+    /// Checks that the file can be written, and given to the user, without creating it.
+    pub(crate) fn check(path: &Path, user: Option<&User>) -> io::Result<()> {
         let found = path.symlink_metadata();
         let (path_to_check, needed) = match &found {
             Ok(_) => (path, Access::WRITE_OK),
@@ -106,6 +104,7 @@ impl PidFile {
         let is_writable = accessat(CWD, path_to_check, needed, AtFlags::EACCESS);
         let checked = found.map_or(Ok(()), |found| {
             check_kind(&found)?;
+            check_owner(&found, user)?;
             check_contents(&File::open(path)?)
         });
         checked.and_then(|()| Ok(is_writable?)).map_err(named(path))
@@ -134,7 +133,7 @@ pub(crate) fn restore() {
     if let Some(file) = OF_PROCESS.get()
         && let Err(error) = file.restore()
     {
-        warn!("cannot write the pid file: {error}");
+        warn!("{error}");
     }
 }
 
@@ -150,11 +149,14 @@ impl Named {
     /// program may read the rest of a longer one as a number.
     fn write(&self) -> io::Result<()> {
         let Named { file, line, .. } = self;
-        let before = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
-        let mut text = line.clone().into_bytes();
-        text.resize(before.min(MAX_BYTES).max(line.len()), b'\n');
-        file.write_all_at(&text, 0)?;
-        file.set_len(line.len() as u64)
+        let write = || {
+            let before = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+            let mut text = line.clone().into_bytes();
+            text.resize(before.min(MAX_BYTES).max(line.len()), b'\n');
+            file.write_all_at(&text, 0)?;
+            file.set_len(line.len() as u64)
+        };
+        write().map_err(named(Path::new(OsStr::from_bytes(self.path.as_bytes()))))
     }
 
     /// Writes the number again, unless the file has that of another process that runs.
@@ -184,6 +186,15 @@ impl Named {
             // The user may not remove files of the directory.
             let _ = ftruncate(&self.file, 0);
         }
+    }
+}
+
+/// Checks that a file that a user gets is not that of others.
+fn check_owner(found: &Metadata, user: Option<&User>) -> io::Result<()> {
+    let is_of_other = |user: &User| ![geteuid().as_raw(), user.uid()].contains(&found.uid());
+    match user.is_some_and(is_of_other) {
+        true => Err(io::Error::other("it belongs to another user; remove it")),
+        false => Ok(()),
     }
 }
 

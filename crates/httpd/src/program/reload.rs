@@ -192,7 +192,8 @@ impl Reload {
         };
         let checked = settings.check_logs(self.pid_file.as_deref());
         checked.map_err(|error| positions.locate_setting("pid-file", error))?;
-        let (backend, _) = backends::choose(&settings.0.backend)?;
+        let (backend, _) = backends::choose(&settings.0.backend)
+            .map_err(|error| located(evring_httpd::Error::Start(error)))?;
         // The workers of before keep theirs until their last connections have closed.
         let open = open_descriptors().max(self.open);
         let demand = settings.descriptor_demand(&self.inherited);

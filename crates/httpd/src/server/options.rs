@@ -44,8 +44,8 @@ pub struct Options {
     #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, visible_alias = "mechanism", value_name = "NAME", default_value_t = Options::default().backend))]
     pub backend: String,
 
-    /// Worker threads, each with its own listening socket (SO_REUSEPORT) and connections; `auto` is one per
-    /// processor
+    /// Worker threads, each with its own connections, and its own listening socket (SO_REUSEPORT) unless the socket was
+    /// inherited; `auto` is one per processor
     #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, value_name = "N", default_value_t = Options::default().workers, value_parser = flags::workers))]
     pub workers: u16,
 
