@@ -99,8 +99,8 @@ pub(crate) struct Gate {
     put_count: AtomicU64,
     last_put: [AtomicU64; Group::COUNT as usize],
     /// Number of uses until the signal is unblocked in case other code blocked it. Above
-    /// [`RECHECK_INTERVAL`] until the signal first blocks itself, as no other code can have saved
-    /// it as blocked.
+    /// [`RECHECK_INTERVAL`] and constant until the signal first blocks itself, as no other code can
+    /// have saved it as blocked.
     uses_until_recheck: AtomicU32,
     hooks: Hooks,
     /// The pointer with which it was installed, or null.
@@ -348,14 +348,9 @@ impl Gate {
     pub(crate) fn note_use(&self) {
         match self.uses_until_recheck.load(Ordering::Relaxed) {
             0 => self.recheck_mask(),
-            remaining => {
-                self.uses_until_recheck.store(remaining - 1, Ordering::Relaxed);
-                compiler_fence(Ordering::SeqCst);
-                // An interrupt since the load may have blocked the signal for the first time, and set the number.
-                if remaining > RECHECK_INTERVAL && self.masked.load(Ordering::Relaxed) {
-                    self.uses_until_recheck.store(RECHECK_INTERVAL, Ordering::Relaxed);
-                }
-            }
+            // The signal has never blocked itself. An interrupt that blocks it sets the number.
+            remaining if remaining > RECHECK_INTERVAL => {}
+            remaining => self.uses_until_recheck.store(remaining - 1, Ordering::Relaxed),
         }
     }
 
@@ -604,5 +599,30 @@ pub(crate) fn interrupted(signal: i32, context: Context<'_>) {
         }
         None if signal == notification::NOTIFICATION => {}
         None => signals::forward(signal),
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use shared_ring::Waker;
+
+    use super::*;
+
+    unsafe fn deliver(_: *const Gate, _: Groups) {}
+
+    unsafe fn handle(_: *const Gate) -> bool {
+        false
+    }
+
+    #[test]
+    fn signal_that_never_blocked_itself_was_unblocked_after_many_uses() {
+        let posts = Arc::new(PostQueue::new(1, 0, Waker::new().unwrap()));
+        let gate = Gate::new(EventControl::new(1), Hooks { deliver, handle }, posts);
+        // As after almost 2^32 uses.
+        gate.uses_until_recheck.store(RECHECK_INTERVAL + 1, Ordering::Relaxed);
+        for _ in 0..200 {
+            gate.note_use();
+        }
+        assert_eq!(gate.counters().mask_rechecks, 0);
     }
 }
