@@ -69,6 +69,12 @@ impl Process {
         HAS_FORKED.load(Ordering::Relaxed)
     }
 
+    /// Returns a process that is not the calling one.
+    #[cfg(all(test, not(loom), target_arch = "x86_64"))]
+    pub(crate) fn other() -> Self {
+        Process(u32::MAX)
+    }
+
     /// Takes a number that no ancestor has.
     #[cold]
     fn begin(number: &AtomicU32) -> Self {

@@ -141,6 +141,21 @@ mod tests {
         counts
     }
 
+    #[test]
+    fn rtsig_counted_two_of_the_three_calls_that_forget_a_descriptor() {
+        let mut poller = RtSig::new().unwrap();
+        for forget in [<RtSig as Poller>::forget, <RtSig as Poller>::forget_shared] {
+            let (fd, other) = pair();
+            poller.set(fd, Readiness::READ).unwrap();
+            let before = poller.system_calls();
+            forget(&mut poller, fd);
+            // F_GETOWN_EX, FIOASYNC and F_GETOWN_EX.
+            assert_eq!(poller.system_calls() - before, 3);
+            close(fd);
+            close(other);
+        }
+    }
+
     /// Returns the number of calls that a poller makes to reduce and to extend interest.
     fn calls_to_change(poller: &mut dyn Poller) -> [u64; 2] {
         let (fd, other) = pair();

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::interface::{Readiness, timespec};
 use crate::descriptor::borrow;
 use crate::linux::{set_async, set_signal, signal_to_this_thread, signals_to_this_thread};
-use crate::{Fd, Process};
+use crate::{Errno, Fd, Process};
 
 /// A bounded queue of signals that report events of descriptors.
 pub trait SignalSource {
@@ -155,6 +155,16 @@ impl SignalQueue {
         self.system_calls += 1;
         Ok(set_async(borrow(&fd), on)?)
     }
+
+    fn signals_to_this_thread(&mut self, fd: Fd) -> Result<bool, Errno> {
+        self.system_calls += 1;
+        signals_to_this_thread(borrow(&fd))
+    }
+
+    fn signal(&mut self, fd: Fd) -> libc::c_int {
+        self.system_calls += 1;
+        signal(fd)
+    }
 }
 
 /// Returns the signal that a descriptor sends; 0 stands for SIGIO.
@@ -198,11 +208,10 @@ impl SignalSource for SignalQueue {
     fn forget(&mut self, fd: Fd) {
         // In a child of fork(2), the descriptor is a copy of one that signals the parent. A listening socket that was
         // passed to another process signals that one.
-        if self.process.is_current() && signals_to_this_thread(borrow(&fd)) == Ok(true) {
-            self.system_calls += 1;
+        if self.process.is_current() && self.signals_to_this_thread(fd) == Ok(true) {
             // It was watched, so this cannot fail.
             let _ = self.set_async(fd, false);
-            if signals_to_this_thread(borrow(&fd)) == Ok(false) {
+            if self.signals_to_this_thread(fd) == Ok(false) {
                 // Another process has begun to watch it meanwhile.
                 let _ = self.set_async(fd, true);
             }
@@ -210,12 +219,16 @@ impl SignalSource for SignalQueue {
     }
 
     fn forget_shared(&mut self, fd: Fd) {
+        // A child of fork(2) may have a copy of the lock that is never released.
+        if !self.process.is_current() {
+            return;
+        }
         let _alone = TAKE_OVER.lock().unwrap_or_else(PoisonError::into_inner);
         // Not as `forget`, which would give the other thread the signals with the number of this descriptor.
-        if self.process.is_current() && signals_to_this_thread(borrow(&fd)) == Ok(true) {
+        if self.signals_to_this_thread(fd) == Ok(true) {
             // It was watched, so this cannot fail.
             let _ = self.set_async(fd, false);
-            if signals_to_this_thread(borrow(&fd)) == Ok(false) && signal(fd) == 0 {
+            if self.signals_to_this_thread(fd) == Ok(false) && self.signal(fd) == 0 {
                 // A thread has begun to expect SIGIO meanwhile (`System::enable_sigio`, which takes no lock). That has no
                 // number.
                 let _ = self.set_async(fd, true);
@@ -282,6 +295,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicI32, Ordering};
+    use std::sync::mpsc::channel;
     use std::thread;
 
     use super::*;
@@ -385,6 +399,23 @@ mod tests {
             let (set, program) = (libc::SECCOMP_SET_MODE_FILTER, &raw const program);
             assert_eq!(libc::syscall(libc::SYS_seccomp, set, 0, program), 0);
         }
+    }
+
+    #[test]
+    fn child_waited_forever_for_a_lock_that_a_thread_of_its_parent_held() {
+        let (socket, _peer) = UnixStream::pair().unwrap();
+        let number = socket.as_raw_fd();
+        let (done, is_done) = channel();
+        let held = TAKE_OVER.lock().unwrap_or_else(PoisonError::into_inner);
+        // Stands for the child, which has a copy of its parent's queue and of the held lock.
+        thread::spawn(move || {
+            let mut queue = SignalQueue::new().unwrap();
+            queue.process = Process::other();
+            queue.forget_shared(Fd::from_raw(number));
+            done.send(()).unwrap();
+        });
+        assert_eq!(is_done.recv_timeout(Duration::from_secs(60)), Ok(()));
+        drop(held);
     }
 
     #[test]
