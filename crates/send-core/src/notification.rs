@@ -2,6 +2,7 @@
 //!
 //! `SIGIO` is a standard signal, of which the kernel queues one, however often it is sent.
 
+use std::io;
 use std::mem;
 
 use rustix::thread::gettid;
@@ -21,9 +22,9 @@ pub(crate) fn unblock() -> bool {
     }
 }
 
-/// Interrupts a thread of this process.
-pub(crate) fn notify(thread: i32) {
-    send(thread, NOTIFICATION);
+/// Interrupts a thread of this process. Returns false if it has ended.
+pub(crate) fn notify(thread: i32) -> bool {
+    send(thread, NOTIFICATION)
 }
 
 /// Sends a signal to the calling thread. May be called in a signal handler.
@@ -31,9 +32,11 @@ pub(crate) fn send_to_this_thread(signal: i32) {
     send(gettid().as_raw_nonzero().get(), signal);
 }
 
-/// Sends a signal to a thread of this process. May be called in a signal handler.
-pub(crate) fn send(thread: i32, signal: i32) {
-    // SAFETY: passes numbers. If the thread has ended meanwhile, there is no harm: the signal has a
-    // handler in all threads.
-    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) };
+/// Sends a signal to a thread of this process. Returns false if it has ended. May be called in a
+/// signal handler.
+pub(crate) fn send(thread: i32, signal: i32) -> bool {
+    // SAFETY: passes numbers. If another thread has the number meanwhile, there is no harm: the
+    // signal has a handler in all threads.
+    let result = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) };
+    result == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }

@@ -119,7 +119,9 @@ impl Poster {
     /// Posts an event with this value. The first since the thread has polled interrupts it.
     ///
     /// # Errors
-    /// Returns an error if the queue is full, or if the block was dropped or its thread has ended.
+    /// Returns an error if the queue is full, or if the block was dropped or its thread has ended. If the thread ended
+    /// without dropping the block and before it polled for an earlier post, further posts are accepted until the queue
+    /// is full.
     pub fn post(&self, value: u64) -> Result<(), PostError> {
         self.0.post(value)
     }
@@ -150,8 +152,10 @@ impl PostQueue {
         }
         self.values.push(value).map_err(PostError::Full)?;
         let state = self.state.fetch_or(NOTIFIED, Ordering::SeqCst);
-        if state & NOTIFIED == 0 {
-            notification::notify(self.thread);
+        if state & NOTIFIED == 0 && !notification::notify(self.thread) {
+            // The thread has ended without dropping its block, so nothing takes the value.
+            self.close();
+            return Err(PostError::Closed(value));
         }
         // Also if it was notified already: the thread may have taken an event before its poster
         // notified, so that the notification had no effect.
@@ -202,7 +206,7 @@ impl PostQueue {
         self.thread
     }
 
-    /// Rejects posts from now on, as the block is dropped.
+    /// Rejects posts from now on, as the block is dropped or its thread has ended.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
     }
@@ -224,6 +228,20 @@ mod tests {
         assert_eq!(values.push(3), Err(3));
         values.fill(position, 1);
         assert_eq!([values.pop(), values.pop(), values.pop()], [Some(1), Some(2), None]);
+    }
+
+    #[test]
+    fn post_to_a_thread_that_had_ended_was_accepted() {
+        let thread = std::thread::spawn(|| rustix::thread::gettid().as_raw_nonzero().get());
+        let thread = thread.join().unwrap();
+        // The kernel may end it some time after the join.
+        while notification::send(thread, 0) {
+            std::thread::yield_now();
+        }
+        let posts = PostQueue::new(2, thread, Waker::new().unwrap());
+        for value in 1..4 {
+            assert_eq!(posts.post(value), Err(PostError::Closed(value)));
+        }
     }
 
     #[test]
