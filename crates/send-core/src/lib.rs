@@ -75,11 +75,14 @@
 //! ([`ControlBlock::handle_events`]) or requests an event from an empty buffer
 //! ([`ControlBlock::next_event`]). A thread whose `SIGIO` was never blocked by an event makes none
 //! of these system calls. To hold events off, lower `notify`; the crate undoes an application's own
-//! block of `SIGIO`.
+//! block of `SIGIO`. The poller `RtSig` of `shared-ring` (the mechanism `rtsig` of `evring`) keeps
+//! `SIGIO` blocked and takes it as the overflow of its queue, so a thread must not have both it and a
+//! control block.
 //!
 //! **Signals that are events** have the crate's handler from [`ControlBlock::set_group`] until they
 //! are removed from their group or the block is dropped. Then the former action is restored. A
-//! signal that already has another handler is rejected.
+//! signal that already has another handler is rejected. If a thread ends without dropping its block
+//! ([`mem::forget`](std::mem::forget)), its signals keep the handler and have no effect.
 //!
 //! **`SIGSEGV`** permanently gets a handler with the first block of the process. It reports event
 //! handlers that overflow their stack. Other faults go to the
@@ -100,6 +103,10 @@
 //! from the buffer and drop the block, without effect on the parent. Operations with an effect
 //! return [`Error::InChild`], a poster returns [`PostError::Closed`], and a turn of [`SendKernel`]
 //! returns a fault. The stack of the copy stays mapped.
+//!
+//! **A program started by posix_spawn(3)**, as by [`std::process::Command`], inherits the signal
+//! mask of the calling thread. If an event has blocked `SIGIO` there, it is blocked in the program.
+//! To start the program without that, raise `notify` before.
 //!
 //! **Threads without a block** may receive any of these signals. The handler uses no thread-local
 //! storage, because a thread may lack it if the crate is in a library loaded by dlopen(3).

@@ -389,7 +389,8 @@ fn system_error(fault: &KernelError) -> Error {
 }
 
 // SAFETY: `collect`, `queued` and `revalidate` call kernel methods that are documented as callable
-// in a signal handler, and accept(2), poll(2) and fcntl(2), which signal-safety(7) lists. The lists
+// in a signal handler; accept(2), poll(2) and fcntl(2), which signal-safety(7) lists; and ioctl(2)
+// with `FIOASYNC`, which it does not list, but which is a plain system call on Linux. The lists
 // have the capacity allocated in `new`: a socket is in each at most once, and there are no more
 // reports of received bytes than buffers.
 unsafe impl Source for Sockets {

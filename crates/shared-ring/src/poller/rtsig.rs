@@ -55,7 +55,10 @@ struct Watched {
 }
 
 impl RtSig {
-    /// Creates an empty set, and blocks the signals in the calling thread as long as the set lives.
+    /// Creates an empty set, and blocks the signals in the calling thread as long as the set lives: SIGIO, and
+    /// SIGRTMIN+1 to SIGRTMIN+4. A program that the thread starts inherits them blocked, also by posix_spawn(3), as
+    /// [`std::process::Command`] does. A thread with a set must not have a control block of `send-core`, which
+    /// handles and unblocks SIGIO.
     ///
     /// # Errors
     /// If the thread already has one.
