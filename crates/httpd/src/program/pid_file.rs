@@ -323,7 +323,7 @@ mod tests {
         fs::write(path("file"), "").unwrap();
         symlink(path("file"), path("link")).unwrap();
         let checked = |name: &str| {
-            let checked = PidFile::check(&path(name)).is_ok();
+            let checked = PidFile::check(&path(name), None).is_ok();
             // What the check accepts can be opened, and nothing else.
             assert_eq!(PidFile::open(&path(name), None, false).is_ok(), checked, "{name}");
             checked
@@ -345,7 +345,7 @@ mod tests {
             (&"1".repeat(33), false),
         ] {
             fs::write(&path, text).unwrap();
-            assert_eq!(PidFile::check(&path).is_ok(), is_accepted, "{text:?}");
+            assert_eq!(PidFile::check(&path, None).is_ok(), is_accepted, "{text:?}");
             let opened = PidFile::open(&path, None, false);
             assert_eq!(opened.is_ok(), is_accepted, "{text:?}");
             drop(opened);
