@@ -1,9 +1,11 @@
 //! An example as a child process, and a client.
 #![allow(dead_code)]
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -49,6 +51,14 @@ impl Program {
         stream
     }
 
+    /// Returns whether the program has a handler of a signal (proc_pid_status(5)). It listens before.
+    fn handles(&self, signal: Signal) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        let caught = u64::from_str_radix(caught.trim(), 16).unwrap();
+        caught & 1 << (signal.as_raw() - 1) != 0
+    }
+
     /// Ends the program with SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
@@ -57,6 +67,9 @@ impl Program {
 
     /// Sends SIGTERM, and expects that the program ends with success.
     pub(crate) fn stop(mut self) {
+        while !self.handles(Signal::TERM) {
+            thread::yield_now();
+        }
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         assert!(self.child.wait().unwrap().success());
     }
