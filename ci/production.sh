@@ -105,8 +105,10 @@ if [ "${1:-}" = --follow ]; then
         mkdir /srv/other
         echo '<h1>Settings of a reload</h1>' >/srv/other/index.html
         sed -i 's|^root = .*|root = "/srv/other"|; s|^drain-delay = .*|drain-delay = 0|' /etc/httpd/httpd.toml
+        # It returns when the signal is sent.
         systemctl reload httpd
-        get https://example.org/ | grep -q "Settings of a reload"
+        is_reloaded() { get https://example.org/ | grep -q "Settings of a reload"; }
+        until_true is_reloaded
         [ "$(main_pid)" = "$before" ]
         echo "ok: systemctl reload httpd"
 
