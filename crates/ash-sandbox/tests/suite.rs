@@ -1,5 +1,7 @@
 //! The tests that need no process of their own, in one executable: each file is a module.
 
+#[cfg(feature = "sandbox")]
+mod child;
 mod custom_pipes;
 mod epochs;
 mod example_handlers;

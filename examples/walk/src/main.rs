@@ -67,11 +67,11 @@ fn main() -> ExitCode {
     let totals = match totals {
         Ok(totals) => totals,
         Err(error) => {
-            let what_to_do = match error {
+            let advice = match error {
                 walk::Error::TooManyLinks => "; use --max-links with a larger number",
                 _ => "",
             };
-            report(&format!("walk: {}: {error}{what_to_do}", arguments.path.display()));
+            report(&format!("walk: {}: {error}{advice}", arguments.path.display()));
             return ExitCode::FAILURE;
         }
     };

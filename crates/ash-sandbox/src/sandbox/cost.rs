@@ -1,7 +1,7 @@
 //! The costs of the instructions of a function: operations when they run, and work of the compiler.
 //!
-//! Most instructions are one operation, and one unit of work. A load is several operations, as it may miss the caches. A
-//! branch moves the values that its target takes, and perhaps each local that has another value there: those that are set in
+//! Most instructions are one operation, and one unit of work. A load counts as several operations, because it can miss the
+//! caches. A branch moves the values that its target takes, and perhaps each local that has another value there: those that are set in
 //! the construct which the branch ends or repeats. Each of them is one operation more. The compiler's time depends on the
 //! values that live across each branch, too.
 
@@ -15,7 +15,8 @@ use wasmparser::{
 use super::call::{COPY_MEMORY, FILL_MEMORY};
 
 /// Operations of a load. One operation takes 0.2 ns to a few; a load from the second or third level of the caches takes 5 to
-/// 20 ns, from memory 100 ns, so 100,000 operations take a millisecond or two. A store does not wait, and its operands are operations, too.
+/// 20 ns, and one from memory 100 ns: 100,000 operations then take a millisecond or two. A store does not wait, and its operands
+/// are operations, too.
 pub(crate) const LOAD: u8 = 8;
 /// Operations of a call beyond one, and the values that it moves: the frame of the function.
 const CALL: u32 = 2;

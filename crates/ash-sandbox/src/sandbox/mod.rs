@@ -106,10 +106,10 @@
 //!
 //! # Bounds
 //!
-//! An instruction is one operation, a load eight, as it may miss the caches, and each value or local that a branch, a call, or
-//! the end of a block may have to move is one more, so that operations bound time. A load that misses all caches, as in
-//! a large table, still takes longer: 100 ns or more. The work of the compiler is counted by instructions, with more for what
-//! takes it longer. [`Policy`] bounds a module's size, its memory, the operations of one invocation, those of a tenant
+//! An instruction counts as one operation, a load as eight, because it can miss the caches, and each value or local that a
+//! branch, a call, or the end of a block may have to move as one more, so that operations bound time. A load that misses all
+//! caches, as in a large table, still takes longer: 100 ns or more. The work of the compiler is counted by instructions, with
+//! more for what takes it longer. [`Policy`] bounds a module's size, its memory, the operations of one invocation, those of a tenant
 //! in a second, and what it sends. A handler without loops and recursion runs without any check, as
 //! its longest path is known when it is loaded ([`Bound`]), for which it is charged. Others are charged for what they execute
 //! ([`Loops`]), and stopped at the bound. That is

@@ -38,8 +38,8 @@ pub struct Policy {
     pub max_module_operations: u64,
     /// Number of operations that a tenant may use in a second (section 2.4), by all its handlers on all
     /// threads. They are refilled evenly. A tenant that was idle may use those of a tenth of a second at once, or those of two
-    /// invocations if these are more, and delay others for as long: by default up to 20,000,000, which took 6 to 26 ms on
-    /// the machines of `BENCHMARKS.md`. Beyond that, messages are passed to the application. A handler with loops or recursion,
+    /// invocations if these are more, and delay others for as long: by default up to 20,000,000, which take 6 to 26 ms by
+    /// the time of an endless loop in `BENCHMARKS.md`, and more for loads that miss the caches. Beyond that, messages are passed to the application. A handler with loops or recursion,
     /// or with calls that are charged by their bytes, is invoked only while [`max_operations`](Self::max_operations) are left,
     /// or all of a second if these are fewer; one that is [bounded by a clock](Loops::Epoch), only while the nanoseconds of two
     /// and a half ticks are left beside them. Any other handler is invoked while its longest path is left.

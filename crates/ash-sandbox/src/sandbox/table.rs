@@ -47,9 +47,8 @@ pub const MAX_TABLE_BYTES: usize = 1 << 30;
 /// returned. `examples/handlers/account.rs` is an example.
 ///
 /// All pages of a table exist when it is created, and each instance of a handler maps them all, so that no message waits for
-/// one, unless it was swapped out. The memory is in use from the start; a GiB takes some tenths of a second, some tens of
-/// milliseconds for each further instance, and 2 MiB of page tables in each. It is in use until the application and all
-/// handlers have dropped the table.
+/// one, unless it was swapped out. Creating a table or an instance takes time for each page, and 2 MiB of page tables for each
+/// GiB. The memory is in use until the application and all handlers have dropped the table.
 ///
 /// A table serves the process that has created it. A child of fork(2) shares its words, but not its locks, and its copies of the
 /// handlers pass all messages on: it must not use the table.

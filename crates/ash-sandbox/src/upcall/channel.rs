@@ -419,7 +419,12 @@ impl AnswerEvent {
 }
 
 #[cfg(test)]
+#[path = "../../tests/child/mod.rs"]
+mod child;
+
+#[cfg(test)]
 mod tests {
+    use super::child::in_child;
     use std::sync::atomic::AtomicU32;
     use std::sync::mpsc;
     use std::thread;
@@ -447,24 +452,6 @@ mod tests {
                 None => assert!(event.wait(LONG).unwrap(), "no answer"),
             }
         }
-    }
-
-    /// Runs `child` in a forked process of at most ten seconds. Returns whether it returned true.
-    fn in_child(child: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the child takes no lock that another thread may have, and ends.
-        let pid = unsafe { libc::fork() };
-        assert!(pid >= 0);
-        if pid == 0 {
-            // SAFETY: passes a number.
-            unsafe { libc::alarm(10) };
-            let status = i32::from(!child());
-            // SAFETY: it ends the process without the parent's exit handlers.
-            unsafe { libc::_exit(status) };
-        }
-        let mut status = 0;
-        // SAFETY: writes one integer.
-        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
-        status == 0
     }
 
     #[test]
